@@ -21,6 +21,12 @@ export const PACKAGES = [
   { name: 'iproute2', command: 'ip', why: 'network namespaces and interfaces' },
   { name: 'nftables', command: 'nft', why: 'the network policy of sandboxes' },
   { name: 'conntrack', command: 'conntrack', why: "forgets a former sandbox's connections" },
+  {
+    name: 'haproxy',
+    command: 'haproxy',
+    service: 'haproxy',
+    why: 'leads requests to ports of sandboxes',
+  },
   { name: 'procps', command: 'sysctl', why: 'forwarding inside a network namespace' },
   { name: 'util-linux', command: 'nsenter', why: 'entering namespaces, dropping privileges' },
   { name: 'mount', command: 'mount', why: 'mounts of network namespaces' },

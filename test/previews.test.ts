@@ -1,5 +1,10 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
+import { once } from 'node:events';
+import { get, type IncomingMessage } from 'node:http';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import type { EndpointRecord, PreviewLink } from '@releap/contract';
@@ -18,6 +23,18 @@ const SERVE = `mkdir -p /www/cgi-bin && cd /www
 echo '<p id=seen></p><script>seen.textContent = "cookie(" + document.cookie + ") " + location.href</script>' > index.html
 printf '#!/bin/sh\\nprintf "content-type: text/plain\\\\r\\\\n\\\\r\\\\n"; env; cat' > cgi-bin/env && chmod +x cgi-bin/env
 httpd -p ${OPEN} -h /www && httpd -p 127.0.0.1:${LOOPBACK} -h /www`;
+
+/** Requests that HAProxy of a service has sent to sandboxes itself. */
+async function routed(home: string): Promise<number> {
+  const socket = connect(join(home, 'run', 'previews', 'admin.sock'));
+  socket.write('show stat guests 4 -1\n');
+  const [head = '', ...servers] = (await text(socket)).trim().split('\n');
+  const [name, total] = ['svname', 'stot'].map((column) => head.replace('# ', '').split(',').indexOf(column));
+  return servers
+    .map((line) => line.split(','))
+    .filter((fields) => fields[name ?? 0]?.startsWith('lane'))
+    .reduce((sum, fields) => sum + Number(fields[total ?? 0]), 0);
+}
 
 describe('previews of a sandbox, as curl and a browser see them', () => {
   let service: Service;
@@ -145,6 +162,37 @@ describe('previews of a sandbox, as curl and a browser see them', () => {
     } finally {
       await chromium.close();
     }
+  });
+
+  test('further requests go from the engine straight to the sandbox; what is open ends with its pause', async () => {
+    const options = withToken(vm.token);
+    await eventually('a route', async () => {
+      const earlier = await routed(service.home);
+      assert.equal((await curl(url, ...options)).status, 200);
+      return (await routed(service.home)) > earlier;
+    });
+    await service.exec(
+      vm.id,
+      `printf '#!/bin/sh\\nprintf "content-type: text/plain\\\\r\\\\n\\\\r\\\\n"; echo begun; exec sleep 3600' > /www/cgi-bin/wait
+       chmod +x /www/cgi-bin/wait`,
+    );
+    const before = await routed(service.home);
+    const request = get(`${url.replace(/\/\/[^/:]+/, '//127.0.0.1')}cgi-bin/wait`, {
+      headers: { host: new URL(url).host, 'x-service-preview-token': vm.token },
+      agent: false,
+    });
+    const [answer] = (await once(request, 'response')) as [IncomingMessage];
+    assert.equal(answer.statusCode, 200);
+    assert.ok((await routed(service.home)) > before);
+    const ended = new Promise((resolve) => answer.once('close', resolve));
+    answer.on('error', () => undefined).resume();
+    assert.equal((await service.call('POST', `/vms/${vm.id}/pause`)).status, 200);
+    await service.waitFor(vm.id, 'paused');
+    await ended;
+    assert.equal((await curl(url, ...options)).status, 409);
+    assert.equal((await service.call('POST', `/vms/${vm.id}/resume`)).status, 200);
+    await service.waitFor(vm.id, 'running');
+    await eventually('an answer', async () => (await curl(url, ...options)).status === 200);
   });
 
   test('a paused sandbox is told apart from a stopped one, and answers again when it runs', async () => {

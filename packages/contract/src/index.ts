@@ -1,4 +1,5 @@
 export * from './compat/index.ts';
+export * from './gateway/address-stream.ts';
 export * from './gateway/messages.ts';
 export * from './gateway/port-stream.ts';
 export * from './gateway/withheld-address.ts';

@@ -5,5 +5,6 @@ export { type Gateway, type GatewayOptions, startGateway } from './server.ts';
 export type { RequestHead, Route, TargetKind } from './targets/target.ts';
 export { type HeaderPolicy, headerPolicy, type HeaderRules } from './http/headers.ts';
 export type { TlsOptions } from './http/tls-listener.ts';
+export type { EngineOptions } from './engine/engine.ts';
 export type { PreviewOptions } from './targets/preview.ts';
 export { openPortStream } from './ports/port-stream.ts';

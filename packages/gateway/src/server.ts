@@ -2,14 +2,21 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { ApiError, internalError, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
+import {
+  ApiError,
+  type GatewayTarget,
+  internalError,
+  REQUEST_ID_HEADER,
+  requestIdSource,
+} from '@releap/contract';
 import type { Logger } from 'pino';
-import { Grants } from './control/grants.ts';
+import { type GrantLease, Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
 import { hasBody } from './http/headers.ts';
 import { proxy } from './http/proxy.ts';
-import { startTlsListener, type TlsListener, type TlsOptions } from './http/tls-listener.ts';
+import { engineClientOf } from './engine/engine-listener.ts';
+import { type PreviewFront, type PreviewFrontOptions, startPreviewFront } from './engine/preview-front.ts';
 import { sendRedirect } from './http/redirect.ts';
 import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
 import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
@@ -17,12 +24,12 @@ import { createRouter } from './targets/router.ts';
 import { SshRoutes } from './ssh/ssh-routes.ts';
 import { startSshServer, type SshServer } from './ssh/ssh-server.ts';
 import type { SshLimits } from './ssh/ssh-limits.ts';
-import type { RequestHead, TargetKind } from './targets/target.ts';
+import type { RequestHead, Route, TargetKind } from './targets/target.ts';
 import { preview, type PreviewOptions } from './targets/preview.ts';
 import { parsePreviewHost } from './targets/preview-host.ts';
 import { toolbox } from './targets/toolbox.ts';
 import { TOOLBOX_PREFIX } from './targets/toolbox-path.ts';
-import { Upstreams } from './targets/upstreams.ts';
+import { type Upstream, Upstreams } from './targets/upstreams.ts';
 
 export interface GatewayOptions {
   listen: {
@@ -37,10 +44,7 @@ export interface GatewayOptions {
   /** Kinds that this gateway routes; the first match wins. Default: previews, if there are any, and the toolbox. */
   kinds?: readonly TargetKind[];
   /** Without it, previews are not served. */
-  previews?: PreviewOptions & {
-    /** A second listener, with a certificate for the names below the domain. */
-    tls?: TlsOptions;
-  };
+  previews?: PreviewOptions & PreviewFrontOptions;
   /** Without it, SSH is not served. */
   ssh?: {
     listen: { host: string; port: number };
@@ -56,8 +60,10 @@ export interface GatewayOptions {
 
 export interface Gateway {
   port: number;
+  /** The listener for previews alone, if there is one. */
+  previews: { port: number; isEngine: boolean } | undefined;
   /** The TLS listener, if there is one. */
-  tls: Pick<TlsListener, 'port'> | undefined;
+  tls: { port: number } | undefined;
   /** The SSH listener, if there is one. */
   ssh: Pick<SshServer, 'port' | 'hostKeys'> | undefined;
   /** Refuses new requests, and after a grace period ends open ones. */
@@ -83,6 +89,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     bodyMs: limits.idleMs,
   });
   const tunnels = new Set<Duplex>();
+  let front: PreviewFront | undefined;
   const newRequestId = requestIdSource();
   const requestIdOf = (request: IncomingMessage): string => newRequestId(request.headers[REQUEST_ID_HEADER]);
 
@@ -108,8 +115,21 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       ? { status: 'ok' }
       : sshRoutes?.hostKeys(head);
 
+  /** Further requests of this kind go straight to the sandbox, if the engine can. */
+  const offer = ({ target, token }: Route, upstream: Upstream, lease: GrantLease): void => {
+    if (target.kind !== 'preview' || previews === undefined || !upstream.isAtAddress()) return;
+    front?.engine()?.offer(previewName(target, previews.domain), target, token, lease);
+  };
+  /** Its lane did not connect: the next requests come here. */
+  const noteRefused = ({ target, token }: Route, head: RequestHead): void => {
+    if (head.credential === undefined || previews === undefined) return;
+    front?.engine()?.refused(previewName(target, previews.domain), token);
+  };
+
   const serve = async (request: IncomingMessage, response: ServerResponse, expectsContinue: boolean) => {
     response.on('error', () => {});
+    // The engine names the credential of one request only on each of these connections.
+    if (engineClientOf(request.socket)?.refused === true) response.shouldKeepAlive = false;
     const requestId = requestIdOf(request);
     response.setHeader(REQUEST_ID_HEADER, requestId);
     try {
@@ -122,13 +142,15 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       }
       const route = findRoute(head);
       const { target, token, redirect, upstreamPath, headers } = route;
+      noteRefused(route, head);
       using lease = await grants.lease(target, token);
       if (redirect !== undefined) {
         sendRedirect(response, redirect);
         return;
       }
+      const upstream = upstreams.of(route, lease);
       await proxy(request, response, {
-        ...upstreams.of(route, lease),
+        ...upstream,
         path: upstreamPath(lease),
         dataToken: lease.dataToken,
         revoked: lease.revoked,
@@ -139,6 +161,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
         idleMs: limits.idleMs,
         expectsContinue,
       });
+      offer(route, upstream, lease);
     } catch (error) {
       if (error instanceof ClientDisconnected) return;
       const refusal = explain(error, request, requestId);
@@ -163,7 +186,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
 
   server.on('request', (request, response) => void serve(request, response, false));
   server.on('checkContinue', (request, response) => void serve(request, response, true));
-  server.on('upgrade', (request: IncomingMessage, client: Duplex, head: Buffer) => {
+  server.on('upgrade', (request: IncomingMessage, client: Duplex, first: Buffer) => {
     tunnels.add(client);
     client.on('error', () => client.destroy());
     client.once('close', () => tunnels.delete(client));
@@ -172,15 +195,19 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       const login = isPreview(headOf(request)) ? undefined : sshRoutes?.login(headOf(request));
       if (login !== undefined) {
         using _granted = await grants.lease(login.target, login.token);
-        sshRoutes?.accept(request, client, head, login);
+        sshRoutes?.accept(request, client, first, login);
         return;
       }
-      const route = findRoute(headOf(request));
+      const head = headOf(request);
+      const route = findRoute(head);
       const { target, token, upstreamPath, headers } = route;
+      noteRefused(route, head);
       using lease = await grants.lease(target, token);
       const { handshakeMs, idleMs } = limits;
-      await tunnel(request, client, head, {
-        ...upstreams.of(route, lease),
+      const upstream = upstreams.of(route, lease);
+      await tunnel(request, client, first, {
+        ...upstream,
+        onOpen: () => offer(route, upstream, lease),
         path: upstreamPath(lease),
         dataToken: lease.dataToken,
         revoked: lease.revoked,
@@ -209,17 +236,19 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   server.listen({ host: listen.host, port: listen.port });
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
-  const tls = previews?.tls && (await startTlsListener(previews.tls, server, log));
+  front = previews && (await startPreviewFront(previews, { http: server, grants, limits, log }));
   log.info({ host: listen.host, port, kinds: kinds.map(({ kind }) => kind) }, 'the gateway listens');
 
   return {
     port,
-    tls,
+    previews:
+      front?.port === undefined ? undefined : { port: front.port, isEngine: front.engine() !== undefined },
+    tls: front?.tls,
     ssh,
     close: async () => {
       const closed = once(server, 'close');
       server.close();
-      await tls?.close();
+      await front?.close();
       server.closeIdleConnections();
       const timer = setTimeout(() => server.closeAllConnections(), limits.graceMs);
       for (const client of tunnels) client.destroy();
@@ -246,5 +275,15 @@ const headOf = ({
   url,
   headers,
   hosts: rawHeaders.filter((text, index) => index % 2 === 0 && text.toLowerCase() === 'host').length,
-  address: socket.remoteAddress ?? '',
+  ...clientOf(socket),
 });
+
+function clientOf(socket: IncomingMessage['socket']): Pick<RequestHead, 'address' | 'credential'> {
+  const client = engineClientOf(socket);
+  if (client === undefined) return { address: socket.remoteAddress ?? '' };
+  return { address: client.address, ...(client.refused && { credential: client.credential }) };
+}
+
+/** Host of a preview, as the engine knows it. */
+const previewName = ({ port, sandbox }: GatewayTarget, domain: string): string =>
+  `${port}-${sandbox}.${domain}`;

@@ -91,7 +91,10 @@ describe('the SSH listener', () => {
             vmId: sandbox,
             dataUrl: 'unix:/nonexistent/runner.sock',
             dataToken: 'data',
+            isPublic: false,
             revoked: revoked.signal,
+            retired: revoked.signal,
+            usableUntil: Infinity,
             [Symbol.dispose]: () => undefined,
           });
         },

@@ -57,6 +57,7 @@ import { SnapshotReconciler, vmmName } from './reconcile/snapshot-reconciler.ts'
 import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
 import { portHost } from './reconcile/port-host.ts';
+import { AddressStreams } from './ports/address-streams.ts';
 import { registerPortStreams } from './ports/port-stream.ts';
 import { registerToolbox } from './toolbox/index.ts';
 
@@ -93,6 +94,8 @@ export interface RunnerOptions {
   region: string;
   /** Address that declared ports are published on. */
   listenHost: string;
+  /** User of the engine of previews on this machine, who may connect to sandboxes. */
+  previewUid?: number | undefined;
   warmPool: {
     /** Micro-VMs of the default shape kept restored and waiting, at least; 0 for no waiting VMs. */
     size: number;
@@ -141,6 +144,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const logsFolder = join(folder, 'logs');
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const admission = new Admission();
+  const addresses = new AddressStreams(options.previewUid);
   const [id, { machines, cgroups, facts: accelerator, vmms }, network] = await Promise.all([
     runnerId(join(folder, 'id')),
     openMachines({
@@ -155,6 +159,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       log: log.child({ part: 'vmm' }),
     }),
     Network.open({
+      clientUid: options.previewUid,
+      onRelease: (vmId) => addresses.end(vmId),
       dir: join(folder, 'network'),
       identity: home,
       listenHost: options.listenHost,
@@ -382,6 +388,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         live: (jobId) => builds.log(jobId),
       });
       registerPortStreams(app, (vmId) => portHost(reconciler.get(vmId)));
+      addresses.register(app, (vmId) => portHost(reconciler.get(vmId)));
       await registerToolbox(app, { lookup: (vmId) => reconciler.get(vmId)?.live?.guest(), log });
     },
     log,

@@ -18,7 +18,7 @@ const START_DEADLINE_MS = 60_000;
 /** Flags of a socket that accepts connections, in /proc/net/unix. */
 const LISTENING = '00010000';
 
-export const log = pino({ level: 'silent' });
+export const log = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
 
 /** Built once when missing; set-up builds it elsewhere. */
 export async function ensureAgent(): Promise<string> {

@@ -11,6 +11,8 @@ interface Tool {
   why: string;
   /** Arguments that print its version; none: its existence is enough. */
   version?: string[];
+  /** The service works without it. */
+  isOptional?: true;
 }
 
 const TOOLS: readonly Tool[] = [
@@ -30,6 +32,13 @@ const TOOLS: readonly Tool[] = [
   { command: 'ip', package: 'iproute2', why: 'makes networks', version: ['-V'] },
   { command: 'nft', package: 'nftables', why: 'filters packets', version: ['--version'] },
   { command: 'conntrack', package: 'conntrack', why: 'forgets old connections', version: ['--version'] },
+  {
+    command: 'haproxy',
+    package: 'haproxy',
+    why: 'leads requests of previews straight to sandboxes; the gateway does it without, slower and without HTTP/2',
+    version: ['-v'],
+    isOptional: true,
+  },
   { command: 'sysctl', package: 'procps', why: 'switches forwarding on', version: ['--version'] },
   { command: 'nsenter', package: 'util-linux', why: 'enters namespaces', version: ['--version'] },
 ];
@@ -65,7 +74,12 @@ async function checkTool(
   const base = { id: `tool.${tool.command}`, title: tool.command };
   const path = findTool(tool.command, env);
   if (!path)
-    return { ...base, status: 'missing', detail: `not installed: ${tool.why}`, packages: [tool.package] };
+    return {
+      ...base,
+      status: tool.isOptional === true ? 'warn' : 'missing',
+      detail: `not installed: ${tool.why}`,
+      packages: [tool.package],
+    };
   const version = tool.version ? await versionOf(path, tool.version, signal) : undefined;
   return { ...base, status: 'ok', detail: version ?? path };
 }

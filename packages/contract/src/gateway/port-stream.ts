@@ -14,3 +14,6 @@ export const portStreamPath = (vmId: string, service: GuestService): string =>
   service === 'toolbox'
     ? `/vms/${encodeURIComponent(vmId)}/services/toolbox/stream`
     : `/vms/${encodeURIComponent(vmId)}/ports/${service}/stream`;
+
+/** Of the 101: `network` when the runner connected to the guest's address, `agent` when only the guest's loopback listens. */
+export const PORT_STREAM_VIA_HEADER = 'releap-via';

@@ -50,7 +50,13 @@ export class ControlLink {
 
   /** Whether revocations by control would arrive now. */
   get isLive(): boolean {
-    return this.#socket !== undefined && performance.now() - this.#lastMessageAt < GATEWAY_SILENT_MS;
+    return this.liveForMs > 0;
+  }
+
+  /** For how long that stays true without a message, in milliseconds. */
+  get liveForMs(): number {
+    if (this.#socket === undefined) return 0;
+    return Math.max(0, GATEWAY_SILENT_MS - (performance.now() - this.#lastMessageAt));
   }
 
   /** @returns false when there is no connection to send it on */

@@ -29,8 +29,14 @@ export interface GrantLease extends Disposable {
   readonly dataUrl: string;
   /** Token for the runner's data server, for this sandbox. */
   readonly dataToken: string;
+  /** Of a preview: anybody may open it. */
+  readonly isPublic: boolean;
   /** Aborted when the credential is revoked: connections that use it must be closed. */
   readonly revoked: AbortSignal;
+  /** Aborted when new requests do not use the grant any more. */
+  readonly retired: AbortSignal;
+  /** From when new requests do not use it, on the monotonic clock. */
+  readonly usableUntil: number;
 }
 
 export interface GrantsOptions {
@@ -55,6 +61,7 @@ interface Entry {
   usableUntil: number;
   leases: number;
   readonly revoked: AbortController;
+  readonly retired: AbortController;
   deadline: NodeJS.Timeout | undefined;
 }
 
@@ -85,6 +92,11 @@ export class Grants {
     });
   }
 
+  /** For how many milliseconds grants may be used unless control sends something. */
+  get liveForMs(): number {
+    return this.#link.liveForMs;
+  }
+
   /** Cached grants and requests to control in progress. */
   get size(): number {
     return this.#byId.size;
@@ -97,7 +109,7 @@ export class Grants {
    */
   async lease(target: GatewayTarget, token: string | null): Promise<GrantLease> {
     const entry = this.#find(target, token);
-    const { vm_id, data_url, data_token } = await entry.answer.promise;
+    const { vm_id, data_url, data_token, public: isPublic = false } = await entry.answer.promise;
     if (entry.revoked.signal.aborted) throw unauthorized('the credential was revoked');
     entry.leases++;
     entry.token = token;
@@ -106,7 +118,10 @@ export class Grants {
       vmId: vm_id,
       dataUrl: data_url,
       dataToken: data_token,
+      isPublic,
       revoked: entry.revoked.signal,
+      retired: entry.retired.signal,
+      usableUntil: entry.usableUntil,
       [Symbol.dispose]: () => {
         if (!open) return;
         open = false;
@@ -131,12 +146,12 @@ export class Grants {
     const known = this.#usable.get(key);
     if (known !== undefined) {
       if (!known.granted) return known;
-      this.#usable.delete(key);
       if (this.#link.isLive && known.usableUntil > performance.now()) {
+        this.#usable.delete(key);
         this.#usable.set(key, known);
         return known;
       }
-      this.#forgetUnless(known, false);
+      this.#retire(known);
     }
     return this.#ask(key, target, token);
   }
@@ -154,6 +169,7 @@ export class Grants {
       usableUntil: 0,
       leases: 0,
       revoked: new AbortController(),
+      retired: new AbortController(),
       deadline: undefined,
     };
     entry.deadline = setTimeout(() => {
@@ -195,9 +211,15 @@ export class Grants {
     for (const oldest of this.#usable.values()) {
       if (this.#usable.size <= GATEWAY_GRANTS_MAX) break;
       if (!oldest.granted) continue;
-      this.#usable.delete(oldest.key);
-      this.#forgetUnless(oldest, false);
+      this.#retire(oldest);
     }
+  }
+
+  /** New requests do not use it any more. */
+  #retire(entry: Entry): void {
+    if (this.#usable.get(entry.key) === entry) this.#usable.delete(entry.key);
+    entry.retired.abort();
+    this.#forgetUnless(entry, false);
   }
 
   #refuse(entry: Entry, refusal: ApiError): void {
@@ -224,6 +246,7 @@ export class Grants {
     if (this.#usable.get(entry.key) === entry) this.#usable.delete(entry.key);
     if (disconnect) entry.revoked.abort();
     if (disconnect || entry.leases === 0) this.#byId.delete(id);
+    entry.retired.abort();
   }
 
   /** Forgets a grant that is neither cached for new requests nor leased by open ones. */
@@ -253,6 +276,7 @@ export class Grants {
       if (!entry.granted) continue;
       this.#usable.delete(entry.key);
       if (entry.leases === 0) this.#byId.delete(entry.id);
+      entry.retired.abort();
     }
   }
 }

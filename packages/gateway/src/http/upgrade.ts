@@ -13,6 +13,8 @@ export interface TunnelRequest {
   server: string;
   /** Whether it is the runner: its 401 is not for the client. */
   isRunner: boolean;
+  /** Called when the tunnel is open. */
+  onOpen?: () => void;
   path: string;
   /** Token for the runner's data server. */
   dataToken: string;
@@ -47,6 +49,7 @@ export async function tunnel(
     return;
   }
   const { socket, answer } = result;
+  options.onOpen?.();
   client.write(
     renderHead(101, {
       ...headers.response(answer.headers, requestId),

@@ -8,10 +8,12 @@ import { openPortStream } from './port-stream.ts';
 /** Shorter than servers keep an idle connection, which would close it while a request is on its way. */
 const KEEP_ALIVE_MS = 2_000;
 
-interface PortPool {
-  pool: Pool;
+export interface PortPool {
+  readonly pool: Pool;
   /** The newest: its data token opens further connections. */
   lease: GrantLease;
+  /** Whether the newest connection reached the port at the sandbox's address. */
+  isAtAddress: boolean;
 }
 
 /** Kept-alive HTTP connections to ports and toolbox daemons of guests. */
@@ -23,17 +25,22 @@ export class PortPools {
     this.#timeouts = timeouts;
   }
 
-  get(lease: GrantLease, service: GuestService): Pool {
+  get(lease: GrantLease, service: GuestService): PortPool {
     const { vmId, dataUrl } = lease;
     const entry = this.#pools.get(`${dataUrl} ${vmId} ${service}`, () => this.#open(lease, service));
     entry.lease = lease;
-    return entry.pool;
+    return entry;
   }
 
   #open(lease: GrantLease, service: GuestService): PortPool {
-    const open = callbackify(() => openPortStream(entry.lease, service));
+    const open = callbackify(() =>
+      openPortStream(entry.lease, service, (isAtAddress) => {
+        entry.isAtAddress = isAtAddress;
+      }),
+    );
     const entry: PortPool = {
       lease,
+      isAtAddress: false,
       pool: new Pool('http://sandbox', {
         connections: null,
         pipelining: 1,

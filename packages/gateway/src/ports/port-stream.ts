@@ -8,6 +8,7 @@ import {
   gatewayTimeout,
   type GuestService,
   PORT_STREAM_PROTOCOL,
+  PORT_STREAM_VIA_HEADER,
   portStreamPath,
   STATUS_MEANINGS,
 } from '@releap/contract';
@@ -23,11 +24,13 @@ const HOST = 'the machine that runs the sandbox';
 /**
  * Connects to a port of a sandbox, or to its toolbox daemon. The end of one direction of the socket leaves the other one open; the caller ends it when
  * `lease.revoked` is aborted.
+ * @param onOpen whether the port is reached at the sandbox's address, and not only from inside
  * @throws ApiError 409 it does not run, 501 it has no toolbox daemon, 502 nothing listens, 504 nothing answers
  */
 export async function openPortStream(
   lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>,
   service: GuestService,
+  onOpen: (isAtAddress: boolean) => void = () => undefined,
 ): Promise<Socket> {
   const address = addressOf(lease.dataUrl);
   const request = httpRequest({
@@ -50,8 +53,9 @@ export async function openPortStream(
     CONNECT_MS,
   );
   const answered = Promise.withResolvers<Socket>();
-  request.on('upgrade', (_answer, socket: Socket, head: Buffer) => {
+  request.on('upgrade', (answer, socket: Socket, head: Buffer) => {
     socket.on('error', () => undefined);
+    onOpen(answer.headers[PORT_STREAM_VIA_HEADER] === 'network');
     if (head.length > 0) socket.unshift(head);
     answered.resolve(socket);
   });

@@ -44,7 +44,7 @@ export function previewHeaders(client: PreviewClient): HeaderPolicy {
     response(headers) {
       const kept = keepEndToEnd(headers, () => false);
       const cookies = headers['set-cookie'];
-      if (cookies !== undefined) kept['set-cookie'] = cookies.map((cookie) => forHost(cookie, client.host));
+      if (cookies !== undefined) kept['set-cookie'] = cookies.map(forHost);
       return kept;
     },
   };
@@ -65,14 +65,10 @@ function isRemoved(name: string, headers: IncomingHttpHeaders): boolean {
   );
 }
 
-/** A cookie for a domain above the host would reach, or replace those of, other sandboxes: it becomes one for the host. */
-function forHost(cookie: string, { authority }: PreviewHost): string {
-  const host = authority.split(':', 1)[0] ?? '';
+/** A cookie for a domain would reach, or replace those of, other sandboxes: it becomes one for the host alone. */
+function forHost(cookie: string): string {
   return cookie
     .split(';')
-    .filter((part) => {
-      const domain = /^\s*domain\s*=\s*\.?(.*?)\.?\s*$/i.exec(part)?.[1]?.toLowerCase();
-      return domain === undefined || domain === host || domain.endsWith(`.${host}`);
-    })
+    .filter((part) => !/^\s*domain\s*=/i.test(part))
     .join(';');
 }

@@ -24,7 +24,8 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
         );
       checkFraming(request);
       const credential = findCredential(request.url, request.headers, isTls);
-      const { token, url } = credential;
+      const { url } = credential;
+      const token = request.credential === undefined ? credential.token : request.credential;
       const { port, sandbox } = host;
       const route: Route = {
         target: { kind: 'preview', sandbox, port },

@@ -14,6 +14,8 @@ export interface RequestHead {
   hosts: number;
   /** Of the client, or the proxy in front. */
   address: string;
+  /** What the engine took out of the headers, if it did: the request's credential, null for none. */
+  credential?: string | null;
 }
 
 /** The route of one request, before its authorization. */

@@ -13,6 +13,8 @@ export interface Upstream {
   server: string;
   isRunner: boolean;
   pool: Pool;
+  /** Whether the newest connection reached a port of a guest at its address. */
+  isAtAddress: () => boolean;
   /** Opens a connection for one upgraded request. @throws ApiError */
   connect: () => Promise<Pick<RequestOptions, 'host' | 'port' | 'socketPath' | 'createConnection'>>;
 }
@@ -36,18 +38,23 @@ export class Upstreams {
       server: 'the machine that runs the sandbox',
       isRunner: true,
       pool: this.#runners.get(dataUrl),
+      isAtAddress: () => false,
       connect: async () => addressOf(dataUrl),
     };
   }
 
   #guest(lease: GrantLease, service: GuestService): Upstream {
+    const ports = this.#ports.get(lease, service);
     return {
       server:
         service === 'toolbox' ? 'the toolbox of the sandbox' : `the server at port ${service} of the sandbox`,
       isRunner: false,
-      pool: this.#ports.get(lease, service),
+      pool: ports.pool,
+      isAtAddress: () => ports.isAtAddress,
       connect: async () => {
-        const socket = await openPortStream(lease, service);
+        const socket = await openPortStream(lease, service, (isAtAddress) => {
+          ports.isAtAddress = isAtAddress;
+        });
         return { createConnection: () => socket };
       },
     };

@@ -14,7 +14,7 @@ import { WebSocketServer, type WebSocket } from 'ws';
 
 export type Question = Extract<GatewayMessage, { type: 'resolve' }>;
 export type Decision =
-  | { vm_id: string; data_url: string; ttl_ms?: number }
+  | { vm_id: string; data_url: string; ttl_ms?: number; public?: boolean }
   | { status: number; error: string };
 
 export interface FakeControl extends AsyncDisposable {

@@ -29,7 +29,7 @@ export interface HostRulesInput {
   netd: NetdAccess;
   /** Connections through the host, of one sandbox and of all. */
   flows: FlowLimits;
-  /** The only local user, beside netd's, that may open connections to sandboxes: the runner's own. */
+  /** The only local user, beside netd's and the engine's of previews, that may open connections to sandboxes: the runner's own. */
   runnerUid: number;
   /** Policies in force, by slot index. */
   policies: ReadonlyMap<number, SlotPolicy>;
@@ -47,6 +47,8 @@ export interface NetdAccess {
   uid: number;
   /** The user that the interceptor is. */
   interceptUid: number;
+  /** Another user who may open connections to sandboxes. */
+  clientUid?: number | undefined;
   /** Ports of the name servers that it asks. */
   upstreamPorts: readonly number[];
 }
@@ -186,7 +188,7 @@ ${renderDenials()}
   chain host_to_sandbox {
     ct state established,related accept
     tcp flags & (fin | syn | rst | ack) != syn counter reject with tcp reset
-    meta skuid { ${input.runnerUid}, ${input.netd.uid} } accept
+    meta skuid { ${[input.runnerUid, input.netd.uid, input.netd.clientUid].filter((uid) => uid !== undefined).join(', ')} } accept
     jump refuse
   }
   chain from_netd {

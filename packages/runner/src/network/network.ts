@@ -66,6 +66,10 @@ export interface NetworkOptions {
   uidBase?: number;
   /** IPv4 range from which the service picks its block. */
   range?: string;
+  /** A user of the host, beside the runner's own, who may connect to sandboxes: the engine of previews. */
+  clientUid?: number | undefined;
+  /** Called when the network of a sandbox is about to be removed, and when it was. */
+  onRelease?: (vmId: string) => void;
   /** Name servers to ask, `address` or `address:port`. Default: the host's /etc/resolv.conf. */
   dnsUpstreams?: readonly string[];
   /** Private networks, as CIDR, that the egress policies of tenants may open. Default none. */
@@ -181,6 +185,7 @@ export class Network {
         egressPort: netd.egressPort,
         uid,
         interceptUid: interceptUid(plan),
+        clientUid: options.clientUid,
         upstreamPorts: upstreamPorts(options.dnsUpstreams ?? []),
       },
       flows: await flowLimits(plan.slots),
@@ -330,6 +335,7 @@ export class Network {
   /** Takes a sandbox's network away; its VMM must have ended. Repeating it does nothing. */
   async release(vmId: string): Promise<void> {
     const { pool, firewall, netd, denied, interceptor } = this.#parts;
+    this.#options.onRelease?.(vmId);
     interceptor?.remove(vmId);
     await netd.remove(vmId);
     await pool.release(vmId, async ({ index }) => {
@@ -338,6 +344,7 @@ export class Network {
       firewall.forgetDenials(index);
       denied.forget(vmId);
     });
+    this.#options.onRelease?.(vmId);
   }
 
   /** Releases the networks of all sandboxes that are not in `keep`. */

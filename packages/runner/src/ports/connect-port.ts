@@ -23,6 +23,8 @@ const KEEP_ALIVE_MS = 60_000;
 export interface PortConnection {
   readable: Readable;
   writable: Writable;
+  /** At the guest's address; absent for one through its agent. */
+  via?: 'network';
   /** Ends both directions; the server gets a reset. */
   reset(): void;
 }
@@ -104,7 +106,7 @@ function refusal(error: unknown, port: number): ApiError {
 }
 
 function overNetwork(socket: Socket): PortConnection {
-  return { readable: socket, writable: socket, reset: () => void socket.resetAndDestroy() };
+  return { readable: socket, writable: socket, via: 'network', reset: () => void socket.resetAndDestroy() };
 }
 
 async function connectTcp(host: string, port: number): Promise<Socket> {

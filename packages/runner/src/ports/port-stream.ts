@@ -7,6 +7,7 @@ import {
   badRequest,
   type GuestService,
   PORT_STREAM_PROTOCOL,
+  PORT_STREAM_VIA_HEADER,
   quote,
   sandboxNotFound,
   unavailable,
@@ -14,7 +15,7 @@ import {
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { Budget } from '../budget/budget.ts';
 import { acceptUpgrade, routeUpgrades, upgradeOf } from '../data/upgrades.ts';
-import { connectService, type PortHost } from './connect-port.ts';
+import { connectService, type PortConnection, type PortHost } from './connect-port.ts';
 import { join } from './join.ts';
 
 export type { PortHost };
@@ -65,7 +66,7 @@ export function registerPortStreams(
     clients.add(socket);
     socket.once('close', () => clients.delete(socket));
     socket.setTimeout(0);
-    socket.write(SWITCHED);
+    socket.write(switched(server));
     if (head.length > 0) server.writable.write(head);
     join(socket, server, end);
     return reply;
@@ -83,7 +84,8 @@ export function registerPortStreams(
   });
 }
 
-const SWITCHED = `HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: ${PORT_STREAM_PROTOCOL}\r\n\r\n`;
+const switched = ({ via }: PortConnection): string =>
+  `HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: ${PORT_STREAM_PROTOCOL}\r\n${PORT_STREAM_VIA_HEADER}: ${via ?? 'agent'}\r\n\r\n`;
 
 function parsePort(text: string): number {
   const port = /^[1-9][0-9]{0,4}$/.test(text) ? Number(text) : 0;

@@ -27,6 +27,8 @@ export interface Config {
   trustedProxies?: readonly string[];
   toolboxUrl?: string;
   previewDomain?: string;
+  previewPort?: number;
+  previewEngine: 'haproxy' | 'none';
   previewUrl?: string;
   previewTls?: PreviewTls;
   controlUrl?: string;
@@ -150,6 +152,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     trustedProxies: get('RELEAP_TRUSTED_PROXIES'),
     toolboxUrl: toolboxUrlOf(url('RELEAP_TOOLBOX_URL')),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
+    previewPort: get('RELEAP_PREVIEW_PORT'),
+    previewEngine: get('RELEAP_PREVIEW_ENGINE'),
     previewUrl: url('RELEAP_PREVIEW_URL'),
     previewTls,
     controlUrl: url('RELEAP_CONTROL_URL'),
@@ -324,7 +328,7 @@ const DEV_DOMAIN = 'preview.localhost';
 /** Base URL of previews for clients; undefined when they have no domain. */
 export function previewUrlOf(
   { previewUrl, previewDomain, previewTls, host }: Config,
-  gatewayPort: number,
+  previewPort: number,
 ): string | undefined {
   if (previewUrl !== undefined) return previewUrl;
   const tlsDomain =
@@ -334,6 +338,6 @@ export function previewUrlOf(
     return `https://${tlsDomain}${port === 443 ? '' : `:${port}`}`;
   }
   const isOfMachine = previewDomain === undefined ? isLoopback(host) : isLocalName(previewDomain);
-  if (isOfMachine || isLoopback(host)) return `http://${previewDomain ?? 'localhost'}:${gatewayPort}`;
+  if (isOfMachine || isLoopback(host)) return `http://${previewDomain ?? 'localhost'}:${previewPort}`;
   return previewDomain === undefined ? undefined : `https://${previewDomain}`;
 }

@@ -2,6 +2,7 @@ import { mkdir } from 'node:fs/promises';
 import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
 import { internalUrlOf, previewUrlOf, urlHost } from '../config/config.ts';
+import { PREVIEW_PORT_OFFSET } from '../supervisor/ports.ts';
 import { issuerOf } from '../identity/issuer.ts';
 import { acceptedTokens, ensureTokens, previousToken } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
@@ -33,7 +34,7 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
     region: {
       ...config.region,
       toolboxProxyUrl: config.toolboxUrl,
-      previewUrl: previewUrlOf(config, config.gatewayPort ?? port + 1),
+      previewUrl: previewUrlOf(config, config.previewPort ?? port + PREVIEW_PORT_OFFSET),
     },
     builtinImages: config.builtinImages,
     compatSnapshot:

@@ -1,10 +1,12 @@
 import { readFile } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import type { MaintainedCertificate } from '@releap/certificates';
-import { generateHostKey, type PreviewOptions, startGateway, type TlsOptions } from '@releap/gateway';
+import { type GatewayOptions, generateHostKey, startGateway } from '@releap/gateway';
 import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
 import { makePrivateFile } from '@releap/certificates/private-file';
-import { SSH_PORT_OFFSET } from '../supervisor/ports.ts';
+import { previewUid } from '../preview-uid.ts';
+import { PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
 import { certificateMetrics, serveMetrics } from './gateway-metrics.ts';
 import { startPreviewCertificate } from './preview-certificate.ts';
@@ -17,7 +19,7 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   };
   if ((await tokenToShow(config, 'gateway')) === undefined) missing();
   const port = config.gatewayPort ?? config.port + 1;
-  const previewUrl = previewUrlOf(config, port);
+  const previewUrl = previewUrlOf(config, config.previewPort ?? config.port + PREVIEW_PORT_OFFSET);
   const previewPlace = previewUrl === undefined ? undefined : new URL(previewUrl);
   await using cleanup = new AsyncDisposableStack();
   const certificate = await previewCertificate(config, previewPlace, log);
@@ -55,22 +57,31 @@ async function previewCertificate(
 }
 
 function previewOptions(
-  { host, previewTls }: Config,
+  { home, host, port, previewPort, previewEngine, previewTls }: Config,
   { hostname, protocol }: URL,
   certificate: MaintainedCertificate | undefined,
-): PreviewOptions & { tls?: TlsOptions } {
-  const options = { domain: hostname.toLowerCase(), isTls: protocol === 'https:' };
+): NonNullable<GatewayOptions['previews']> {
+  const options = {
+    domain: hostname.toLowerCase(),
+    isTls: protocol === 'https:',
+    listen: { host, port: previewPort ?? port + PREVIEW_PORT_OFFSET },
+    ...(previewEngine === 'haproxy' && {
+      engine: { folder: path.join(home, 'run', 'previews'), uid: previewUid(home), threads: engineThreads() },
+    }),
+  };
   if (previewTls === undefined || certificate === undefined) return options;
-  const listen = { host, port: previewTls.port };
   return {
     ...options,
     tls: {
-      listen,
+      listen: { host, port: previewTls.port },
       load: () => certificate.served(),
       onChange: (listener) => certificate.onChange(listener),
     },
   };
 }
+
+/** Most of the machine is for sandboxes; one thread passes tens of thousands of requests a second. */
+const engineThreads = (): number => Math.min(4, Math.max(1, Math.floor(availableParallelism() / 4)));
 
 async function sshOptions({ port, ssh }: Config) {
   const { host, hostKeyFile } = ssh;

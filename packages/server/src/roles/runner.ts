@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises';
 import { startRunner } from '@releap/runner';
 import { internalUrlOf } from '../config/config.ts';
 import { BUILD_DIR } from '../paths.ts';
+import { previewUid } from '../preview-uid.ts';
 import { previousToken, tokenToShow } from '../tokens.ts';
 import { assertRoot } from './root.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
@@ -19,6 +20,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
     previousToken: () => previousToken(config),
     region: config.region.id,
     listenHost: config.host,
+    previewUid: config.previewEngine === 'haproxy' ? previewUid(config.home) : undefined,
     warmPool: config.warmPool,
     builds: config.builds,
     quarantineDays: config.quarantineDays,

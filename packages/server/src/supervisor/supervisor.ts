@@ -11,7 +11,7 @@ import { localUrl, readyBanner } from './banner.ts';
 import { keepPostgres } from './keep-postgres.ts';
 import { assertRoot } from '../roles/root.ts';
 import { ManagedProcess } from './managed-process.ts';
-import { claimPort, preferPort, SSH_PORT_OFFSET } from './ports.ts';
+import { claimPort, preferPort, PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from './ports.ts';
 
 /** How long each process may take to stop. */
 const DEADLINES_MS = { gateway: 10_000, runner: 60_000, control: 15_000 };
@@ -52,6 +52,10 @@ export async function runAll(config: Config): Promise<number> {
     config.gatewayPort === undefined
       ? await preferPort(config.host, port + 1)
       : await claimPort(config.host, config.gatewayPort, 'RELEAP_GATEWAY_PORT');
+  const previewPort =
+    config.previewPort === undefined
+      ? await preferPort(config.host, port + PREVIEW_PORT_OFFSET)
+      : await claimPort(config.host, config.previewPort, 'RELEAP_PREVIEW_PORT');
   const sshPort =
     config.ssh.port === undefined
       ? await preferPort(config.ssh.host, port + SSH_PORT_OFFSET)
@@ -75,7 +79,7 @@ export async function runAll(config: Config): Promise<number> {
     ...config.previewTls,
     port: await claimPort(config.host, config.previewTls.port, 'RELEAP_PREVIEW_TLS_PORT'),
   };
-  const previewUrl = previewUrlOf(previewTls === undefined ? config : { ...config, previewTls }, gatewayPort);
+  const previewUrl = previewUrlOf(previewTls === undefined ? config : { ...config, previewTls }, previewPort);
   await ensureTokens(config);
 
   let databaseUrl = config.databaseUrl;
@@ -95,6 +99,7 @@ export async function runAll(config: Config): Promise<number> {
     RELEAP_PORT: String(port),
     RELEAP_GATEWAY_PORT: String(gatewayPort),
     RELEAP_SSH_PORT: String(sshPort),
+    RELEAP_PREVIEW_PORT: String(previewPort),
     RELEAP_PUBLIC_URL: apiUrl,
     RELEAP_TOOLBOX_URL: toolboxUrl,
     ...(previewUrl === undefined ? {} : { RELEAP_PREVIEW_URL: previewUrl }),

@@ -153,10 +153,24 @@ export const NETWORK = {
       '`localhost` lead to this machine (RFC 6761).',
     group: 'Network',
   }),
+  RELEAP_PREVIEW_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 5, or a free one if that is taken',
+    description: 'Port of previews over plain HTTP, at `RELEAP_HOST`. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_PREVIEW_ENGINE: variable({
+    schema: Type.Enum(['haproxy', 'none']),
+    default: 'haproxy',
+    description:
+      'What listens at the ports of previews: `haproxy`, which leads most requests straight to sandboxes, or `none` for the gateway ' +
+      'itself. The gateway also does where HAProxy is not installed or cannot be started.',
+    group: 'Network',
+  }),
   RELEAP_PREVIEW_URL: variable({
     schema: HttpUrl,
     defaultText:
-      '`https://RELEAP_PREVIEW_DOMAIN:RELEAP_PREVIEW_TLS_PORT` with `RELEAP_PREVIEW_TLS`; `http://RELEAP_PREVIEW_DOMAIN:RELEAP_GATEWAY_PORT` while `RELEAP_HOST` is a loopback address, or the domain is below `localhost`; else `https://RELEAP_PREVIEW_DOMAIN`',
+      '`https://RELEAP_PREVIEW_DOMAIN:RELEAP_PREVIEW_TLS_PORT` with `RELEAP_PREVIEW_TLS`; `http://RELEAP_PREVIEW_DOMAIN:RELEAP_PREVIEW_PORT` while `RELEAP_HOST` is a loopback address, or the domain is below `localhost`; else `https://RELEAP_PREVIEW_DOMAIN`',
     description:
       'Scheme, domain and port of preview URLs for clients. `https://preview.example.org` gives ' +
       '`https://<port>-<sandbox>.preview.example.org/`.',
