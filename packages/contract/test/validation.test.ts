@@ -10,6 +10,7 @@ import {
   quote,
   requestValidator,
   resolveImageCreate,
+  resolveImageFormField,
   SandboxCreateRequest,
   SandboxGetQuery,
   validate,
@@ -145,4 +146,12 @@ test('an image create needs a name and a registry source', () => {
     message(() => create({ name: 'app', source: 'node:20', docker: 'yes' })),
     /^docker must be true or false/,
   );
+});
+
+test('docker of an image form is 1, true, yes or on, and nothing else', () => {
+  for (const value of ['1', 'true', 'yes', 'on', 'ON', 'True'])
+    assert.deepEqual(resolveImageFormField('docker', value), { docker: true }, value);
+  for (const value of ['', '0', 'false', 'no', 'off'])
+    assert.deepEqual(resolveImageFormField('docker', value), { docker: false }, value);
+  assert.throws(() => resolveImageFormField('docker', '2'), /docker must be one of 1, true, yes, on/);
 });

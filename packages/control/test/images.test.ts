@@ -10,6 +10,13 @@ let world: World;
 let call: Caller;
 before(async () => {
   world = await startWorld({ limits: { buildLeaseMs: 3_000 } });
+  await world.database.pool.query(
+    `insert into global_regions (id, name) values ('planet', 'Planet'), ('empty', 'Empty')`,
+  );
+  await world.database.pool.query(
+    `insert into regions (id, name, enabled, global_region_id) values ('closed', 'Closed', false, 'empty')`,
+  );
+  await world.database.pool.query(`update regions set global_region_id = 'planet' where id = 'here'`);
   call = world.call;
 });
 after(async () => world[Symbol.asyncDispose]());
@@ -185,6 +192,8 @@ describe('POST /images', () => {
       /source\.dockerfile has 65537 characters; at most 65536/,
     ],
     ['unknown region', { name: 'x', source: 'a/b', region: 'nowhere' }, /region "nowhere" is unknown/],
+    ['disabled region', { name: 'x', source: 'a/b', region: 'closed' }, /region "closed" is disabled/],
+    ['global region with no active members', { name: 'x', source: 'a/b', region: 'empty' }, /"empty"/],
   ] as const) {
     it(`POST /images 400: ${what}`, async () => {
       const answer = await call('POST', '/images', body);
@@ -194,7 +203,72 @@ describe('POST /images', () => {
   }
 });
 
+it('POST /images: region is a slug or a global id, and the response names the slug', async () => {
+  const answer = await call('POST', '/images', {
+    name: 'placed',
+    source: 'localhost:5000/x',
+    region: 'planet',
+  });
+  assert.deepEqual([answer.status, answer.body.region], [200, 'here'], answer.text);
+  assert.equal((await imageOf(call, 'placed')).region, 'here');
+});
+
+it('POST /images 503: build queue degraded; nothing was created', async () => {
+  const { pool } = world.database;
+  const blocker = await pool.connect();
+  await blocker.query('begin; lock table images in access exclusive mode');
+  try {
+    const [answer] = await Promise.all([
+      call('POST', '/images', { name: 'degraded', source: 'localhost:5000/x' }),
+      // Let it wait, then break the connection of the server under it.
+      until(async () => {
+        const { rows } = await pool.query(
+          `select pid from pg_stat_activity where application_name = 'releap-control' and wait_event_type = 'Lock'
+              and query like '%insert into images%' and datname = current_database()`,
+        );
+        if (rows.length === 0) return false;
+        await pool.query('select pg_terminate_backend($1)', [rows[0].pid]);
+        return true;
+      }),
+    ]);
+    assert.equal(answer.status, 503, answer.text);
+    assert.match(answer.body.error, /try again/);
+  } finally {
+    await blocker.query('rollback');
+    blocker.release();
+  }
+  assert.equal((await call('GET', '/images/degraded')).status, 404);
+});
+
+it("GET /jobs/:id 404: unknown job or another project's", async () => {
+  const { body } = await call('POST', '/images', { name: 'seen', source: 'localhost:5000/x' });
+  assert.equal((await call('GET', `/jobs/${body.job_id}`)).status, 200);
+  const other = await world.stranger();
+  const answers = [
+    await other('GET', `/jobs/${body.job_id}`),
+    await other('GET', '/jobs/00000000-0000-4000-8000-000000000000'),
+  ];
+  for (const answer of answers) assert.equal(answer.status, 404, answer.text);
+});
+
 describe('GET /images', () => {
+  it('limit (default 100, max 200)', async () => {
+    const own = await world.stranger();
+    await world.database.pool.query(
+      `insert into images (id, project_id, name, source, status, job_id)
+       select gen_random_uuid(), $1, 'many-' || n, '{"type":"registry","ref":"x/y"}', 'failed', gen_random_uuid()
+         from generate_series(1, 205) n`,
+      [own.projectId],
+    );
+    for (const [limit, expected] of [
+      ['', 100],
+      ['?limit=0', 1],
+      ['?limit=150', 150],
+      ['?limit=201', 200],
+    ] as const)
+      assert.equal((await own('GET', `/images${limit}`)).body.images.length, expected, limit);
+  });
+
   it('lists newest first in pages, with the built-in images in every project', async () => {
     const own = await world.stranger();
     for (const name of ['a', 'b', 'c']) await own('POST', '/images', { name, source: 'localhost:5000/x' });
