@@ -9,6 +9,7 @@ import {
   tablesWith,
   inspectApiKeys,
 } from '@releap/testing/inspect';
+import { credentialOf } from '@releap/testing/credentials';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { create, silent, until, waitFor } from '@releap/testing/world';
 import { GatewayClient } from '@releap/testing/gateway-client';
@@ -28,6 +29,22 @@ describe('the deletion of a project', () => {
   const count = async (sql: string, id: string): Promise<number> =>
     (await world.database.pool.query<{ n: number }>(`select count(*)::integer as n from ${sql}`, [id]))
       .rows[0]?.n ?? -1;
+
+  test('is told to a runner that asks for it, and no other project is', async () => {
+    await using runner = await world.runner();
+    const [gone, stays] = [await world.tenant(owner), await world.tenant(owner)];
+    const unknown = '00000000-0000-4000-8000-000000000000';
+    const ask = async (authorization: string): Promise<Response> =>
+      await fetch(`${world.internalUrl}/internal/projects/deleted`, {
+        method: 'POST',
+        headers: { authorization, 'content-type': 'application/json' },
+        body: JSON.stringify({ projects: [gone.projectId, stays.projectId, unknown] }),
+      });
+    assert.equal((await owner('DELETE', `/projects/${gone.projectId}`)).status, 200);
+    const answer = await ask(`Bearer ${credentialOf(runner.id)}`);
+    assert.deepEqual([answer.status, await answer.json()], [200, { deleted: [gone.projectId] }]);
+    assert.equal((await ask('Bearer x')).status, 401);
+  });
 
   test('takes away sandboxes on their hosts, images, builds and keys, and leaves no trace of environments', async () => {
     const runner = await world.runner({ build: () => undefined });

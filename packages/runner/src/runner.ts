@@ -201,14 +201,15 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     },
   });
   await images.start();
+  const store = new StoreClient({ controlUrl: options.controlUrl, credential: () => identity.credential() });
   const caches = new BuildCaches({
     folder: join(folder, 'build-caches'),
     emptyDisks: new EmptyExt4Store(cacheDir),
     diskMib: options.builds.diskMib,
     maxMib: options.builds.cacheMib,
+    deletedProjects: (projects, signal) => store.deletedProjects(projects, signal),
     log: log.child({ part: 'build' }),
   });
-  const store = new StoreClient({ controlUrl: options.controlUrl, credential: () => identity.credential() });
   const dockerfiles: DockerfileBuilds = new DockerfileBuilds({
     machines,
     network,

@@ -14,9 +14,11 @@ const DISK_MIB = 16;
 const NEVER = new AbortController().signal;
 const DAY_MS = 24 * 60 * 60_000;
 
-function cachesIn(folder: string, maxMib = 1024): BuildCaches {
+function cachesIn(folder: string, maxMib = 1024, deleted: readonly string[] = []): BuildCaches {
   const emptyDisks = new EmptyExt4Store(TEST_CACHE);
-  return new BuildCaches({ folder, emptyDisks, diskMib: DISK_MIB, maxMib, log: pino({ level: 'silent' }) });
+  const deletedProjects = (): Promise<readonly string[]> => Promise.resolve(deleted);
+  const log = pino({ level: 'silent' });
+  return new BuildCaches({ folder, emptyDisks, diskMib: DISK_MIB, maxMib, deletedProjects, log });
 }
 
 /** What a build writes: not a file system any more, but a disk that can be told from an empty one. */
@@ -95,4 +97,20 @@ test('caches go that no build has used for a week, and the least recently used o
   const left = others.slice(1).map((project) => `${project}.disk`);
   assert.deepEqual(new Set(await readdir(folder.path)), new Set(left));
   caches.close();
+});
+
+test('the cache of a deleted project goes, unless a build has it, and no other one does', async () => {
+  await using work = await temporaryFolder();
+  const [gone, busy, stays] = [newUuid(), newUuid(), newUuid()];
+  const caches = cachesIn(work.path, 1024, [gone, busy, newUuid(), '../escape']);
+  try {
+    for (const project of [gone, busy, stays]) await use(caches, project, 4096);
+    {
+      await using _build = await caches.open(busy, NEVER);
+      await caches.removeDeleted();
+      assert.deepEqual((await readdir(work.path)).sort(), [`${busy}.used`, `${stays}.disk`].sort());
+    }
+  } finally {
+    caches.close();
+  }
 });

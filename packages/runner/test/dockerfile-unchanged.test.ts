@@ -31,7 +31,8 @@ class Project implements Disposable {
 
   constructor(folder: string) {
     const emptyDisks = new EmptyExt4Store(TEST_CACHE);
-    this.caches = new BuildCaches({ folder, emptyDisks, diskMib: 16, maxMib: 64, log });
+    const deletedProjects = (): Promise<readonly string[]> => Promise.resolve([]);
+    this.caches = new BuildCaches({ folder, emptyDisks, diskMib: 16, maxMib: 64, deletedProjects, log });
   }
 
   /** As after a build that has succeeded. */

@@ -80,3 +80,16 @@ export type ArtifactRecord = Static<typeof ArtifactRecord>;
 export const DATA_TOKEN_TTL_MS = 60_000;
 /** How far the clocks of control plane and runner may differ. */
 export const DATA_TOKEN_SKEW_MS = 30_000;
+
+export const DELETED_PROJECTS_PATH = '/internal/projects/deleted';
+/** Most projects of one request. */
+export const DELETED_PROJECTS_MAX = 1_000;
+
+/** `POST`, by a runner: projects of which it has something without an assignment, such as a layer cache of builds. */
+export const DeletedProjectsRequest = Type.Object({
+  projects: Type.Array(Uuid, { maxItems: DELETED_PROJECTS_MAX }),
+});
+export const DeletedProjectsResponse = Type.Object({
+  deleted: Type.Array(Uuid, { description: 'Those that have been deleted.' }),
+});
+export type DeletedProjectsResponse = Static<typeof DeletedProjectsResponse>;

@@ -8,6 +8,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import {
   ArtifactRecord,
   BLOB_PATH,
+  DELETED_PROJECTS_MAX,
+  DELETED_PROJECTS_PATH,
+  DeletedProjectsResponse,
   MissingBlobsResponse,
   validate,
   type ArtifactPart,
@@ -59,6 +62,13 @@ export class StoreClient {
     const path = `/internal/artifact-locations/${locationId}/missing`;
     const body = await this.#json('POST', path, { digests }, signal);
     return new Set(validate(MissingBlobsResponse, 'body', body).missing);
+  }
+
+  /** Those of these projects that have been deleted. */
+  async deletedProjects(projects: readonly string[], signal: AbortSignal): Promise<string[]> {
+    const body = { projects: projects.slice(0, DELETED_PROJECTS_MAX) };
+    const response = await this.#json('POST', DELETED_PROJECTS_PATH, body, signal);
+    return validate(DeletedProjectsResponse, 'body', response).deleted;
   }
 
   async upload(locationId: string, { digest, path }: LocalPart, signal: AbortSignal): Promise<void> {

@@ -31,6 +31,8 @@ export interface BuildCachesOptions {
   diskMib: number;
   /** Most that all of them may take on the host. */
   maxMib: number;
+  /** Those of these projects that have been deleted. */
+  deletedProjects: (projects: readonly string[], signal: AbortSignal) => Promise<readonly string[]>;
   log: Logger;
 }
 
@@ -53,16 +55,24 @@ export class BuildCaches {
   readonly #users = new Map<string, { turns: Semaphore; count: number }>();
   readonly #tidying: NodeJS.Timeout;
   readonly #finished: FinishedBuilds;
+  readonly #closed = new AbortController();
 
   constructor(options: BuildCachesOptions) {
     this.#options = options;
     this.#finished = new FinishedBuilds(options.folder);
-    this.#tidying = setInterval(() => this.#tidy(), TIDY_EVERY_MS).unref();
+    this.#tidying = setInterval(() => {
+      this.#tidy();
+      this.removeDeleted().catch((error: unknown) => {
+        if (!this.#closed.signal.aborted)
+          options.log.warn({ err: error }, 'deleted projects are not known yet');
+      });
+    }, TIDY_EVERY_MS).unref();
     this.#tidy();
   }
 
   close(): void {
     clearInterval(this.#tidying);
+    this.#closed.abort();
   }
 
   /** A build of the project whose steps its cache has. The cache counts as used. */
@@ -148,6 +158,24 @@ export class BuildCaches {
     this.tidy().catch((error: unknown) =>
       this.#options.log.warn({ err: error }, 'layer caches of builds are not removed'),
     );
+  }
+
+  /** Removes the caches of projects that have been deleted. */
+  async removeDeleted(): Promise<void> {
+    const { folder, deletedProjects, log } = this.#options;
+    const names = await readdir(folder).catch((): string[] => []);
+    const projects = names
+      .filter((name) => name.endsWith('.disk'))
+      .map((name) => name.slice(0, -'.disk'.length));
+    if (projects.length === 0) return;
+    const known = new Set(projects);
+    for (const project of await deletedProjects(projects, this.#closed.signal)) {
+      // A cache that a build has is removed an hour later.
+      if (!known.has(project) || this.#users.has(project)) continue;
+      await this.#finished.remove(project);
+      await rm(this.#file(project, 'disk'), { force: true });
+      log.info({ project }, 'removed the layer cache of a deleted project');
+    }
   }
 
   /** Removes what a crash has left, what no build has used for long, and the least recently used where all take too much. */

@@ -47,6 +47,7 @@ export function openDockerfileBuilds(
     emptyDisks: new EmptyExt4Store(TEST_CACHE),
     diskMib: limits.diskMib,
     maxMib: limits.cacheMib,
+    deletedProjects: () => Promise.resolve([]),
     log,
   });
   caches.close();
