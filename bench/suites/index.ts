@@ -1,6 +1,7 @@
 import type { Suite } from '../suite.ts';
 import { api } from './api.ts';
 import { burst } from './burst.ts';
+import { compat } from './compat.ts';
 import { createExec } from './create-exec.ts';
 import { egress } from './egress.ts';
 import { images } from './images.ts';
@@ -24,4 +25,5 @@ export const SUITES: Record<string, Suite> = {
   ssh,
   previews,
   egress,
+  compat,
 };
