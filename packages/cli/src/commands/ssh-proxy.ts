@@ -21,6 +21,8 @@ export async function sshProxy(context: Context, vm: string): Promise<number> {
   await openSocket(await openToolbox(service, sandbox), SSH_WEBSOCKET_PATH, (socket) => {
     const made = createWebSocketStream(socket);
     made.on('error', resolve);
+    // Not only `close`: it comes when the other direction has ended too, and ssh waits for the end of this one.
+    made.on('end', () => resolve(undefined));
     made.on('close', () => resolve(undefined));
     opened.resolve(made);
   });
