@@ -1,6 +1,6 @@
 /** HTTP/2 towards the domains of secrets, for a server that speaks nothing else. */
 import assert from 'node:assert/strict';
-import { createHash } from 'node:crypto';
+import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import {
   constants,
@@ -149,6 +149,16 @@ test('compressed responses are opened; a response without a body, and an error o
   const failed = await call({ ':path': '/reset' });
   assert.equal(failed.headers[':status'], 502);
   assert.match(failed.body, /^releap: the connection to api\.example\.com failed/);
+});
+
+test('large bodies pass in both directions, beside each other', async () => {
+  world.state.onStream = (stream) => {
+    stream.respond({ ':status': 200 });
+    stream.pipe(stream);
+  };
+  const body = randomBytes(3_000_000);
+  const answers = await Promise.all([1, 2, 3].map((n) => call({ ':method': 'PUT', ':path': `/${n}` }, body)));
+  for (const answer of answers) assert.ok(answer.body === body.toString('latin1'));
 });
 
 test('requests for another host and tunnels are refused, and nothing is sent on', async () => {

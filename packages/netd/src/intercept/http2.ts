@@ -20,7 +20,6 @@ import {
   type ExchangeContext,
 } from './exchange.ts';
 import { RefusedRequest, withHeader } from './request-head.ts';
-import { WINDOW_BYTES } from './upstream.ts';
 
 const STREAMS_PER_CONNECTION = 100;
 const HEADER_MAX_BYTES = 64 * 1024;
@@ -41,7 +40,6 @@ export function serveHttp2(socket: Duplex, { context, onFailure }: Http2Options)
     settings: {
       maxConcurrentStreams: STREAMS_PER_CONNECTION,
       maxHeaderListSize: HEADER_MAX_BYTES,
-      initialWindowSize: WINDOW_BYTES,
       enableConnectProtocol: false,
     },
   });

@@ -29,8 +29,11 @@ const PROTOCOL_KNOWN_MS = 10 * 60_000;
 const PROTOCOLS_MAX = 1_000;
 /** Idle connections of HTTP/2 are closed after this time. */
 const SESSION_IDLE_MS = 60_000;
-/** Of one stream; the default of 64 KiB limits a stream to that in each round trip. */
-export const WINDOW_BYTES = 1024 * 1024;
+/**
+ * What a server may send on a connection of HTTP/2 before it is read: with the default of 64 KiB, no more than that arrives in a
+ * round trip. It bounds what a guest that reads nothing has the interceptor hold.
+ */
+const WINDOW_BYTES = 512 * 1024;
 /** Debian, Alpine; Red Hat. */
 const HOST_BUNDLES = ['/etc/ssl/certs/ca-certificates.crt', '/etc/pki/tls/certs/ca-bundle.crt'];
 
@@ -154,6 +157,7 @@ export class Upstream {
       maxHeaderListPairs: 256,
       settings: { enablePush: false, initialWindowSize: WINDOW_BYTES, maxHeaderListSize: HEADER_MAX_BYTES },
     });
+    session.once('connect', () => session.setLocalWindowSize(WINDOW_BYTES));
     // One that the server winds down takes no new requests.
     const onEnd = (): void => session.close();
     session.on('error', onEnd);
