@@ -400,7 +400,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await machines.reclaim(records, (vmId) => sandboxQuarantine.park(vmId));
   await network.reclaim(records);
   await reconciler.recover();
-  meter.retain(new Set(reconciler.running()));
+  meter.retain((vmId) => reconciler.get(vmId)?.live !== undefined);
   await artifacts.open(join(folder, 'snapshots'));
   const purge = new QuarantinePurge([sandboxQuarantine, snapshotQuarantine], options.quarantineDays, log);
   link.start();

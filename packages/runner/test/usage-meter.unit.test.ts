@@ -289,6 +289,44 @@ async function compareWithModel(folder: string, happens: readonly Step[]): Promi
   }
 }
 
+it('records the last use of a micro-VM that ended while no runner ran, and of no other', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'usage-'));
+  try {
+    let at: Reading | undefined = reading({});
+    const open = (): UsageMeter =>
+      new UsageMeter({
+        folder,
+        reader: { read: () => at, cpu: () => undefined },
+        interfaces: () => new Map(),
+        onPass: () => undefined,
+        log,
+      });
+    const first = open();
+    for (const vm of ['ended', 'lives']) first.begin(vm, SOURCE);
+    at = reading({ atMs: START + 1_000, uptimeMs: 1_000, cpuMicros: 5 });
+    const second = open();
+    second.retain((vm) => vm === 'lives');
+    second.commit();
+    assert.deepEqual(
+      second.spool.next()?.pieces.map((piece) => [piece.vm_id, piece.cpu_usec]),
+      [['ended', 5]],
+    );
+    assert.equal(second.usageOf('ended'), undefined);
+    // The host was booted again: the control group is gone, and what was read before is recorded.
+    at = undefined;
+    const third = open();
+    third.retain(() => false);
+    third.commit();
+    third.spool.stored(second.spool.next()?.seq ?? 0);
+    assert.deepEqual(
+      third.spool.next()?.pieces.map((piece) => [piece.vm_id, piece.cpu_usec]),
+      [['lives', 5]],
+    );
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
 it('discards what control does not want, and keeps it while control has not said so', () => {
   const folder = mkdtempSync(join(tmpdir(), 'usage-'));
   try {

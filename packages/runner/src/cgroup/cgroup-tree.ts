@@ -87,22 +87,31 @@ export class CgroupTree {
 
   /** What a cgroup has used, or undefined when there is none of that name. */
   usage(name: string): CgroupUsage | undefined {
-    checkName(name);
-    // A hierarchy without the controller counts nothing.
-    const read = (controller: Controller, file: string): string | undefined => {
-      const parent = this.#parents.get(controller);
-      return parent === undefined ? '0' : readKernelFile(join(parent, name, file));
-    };
-    const [cpu, memory] =
-      this.layout.version === 2
-        ? [read('cpu', 'cpu.stat'), read('memory', 'memory.current')]
-        : [read('cpuacct', 'cpuacct.usage'), read('memory', 'memory.usage_in_bytes')];
-    if (cpu === undefined || memory === undefined) return undefined;
-    const cpuMicros =
-      this.layout.version === 2
-        ? Number(/^usage_usec (\d+)$/m.exec(cpu)?.[1] ?? 0)
-        : Math.floor(Number(cpu) / 1000);
+    const cpuMicros = this.cpuMicros(name);
+    const memory = this.#read(
+      name,
+      'memory',
+      this.layout.version === 2 ? 'memory.current' : 'memory.usage_in_bytes',
+    );
+    if (cpuMicros === undefined || memory === undefined) return undefined;
     return { cpuMicros, memoryBytes: Number(memory) };
+  }
+
+  /** CPU time of a cgroup, as in `usage`. */
+  cpuMicros(name: string): number | undefined {
+    if (this.layout.version === 1) {
+      const nanos = this.#read(name, 'cpuacct', 'cpuacct.usage');
+      return nanos === undefined ? undefined : Math.floor(Number(nanos) / 1000);
+    }
+    const stat = this.#read(name, 'cpu', 'cpu.stat');
+    return stat === undefined ? undefined : Number(/^usage_usec (\d+)$/m.exec(stat)?.[1] ?? 0);
+  }
+
+  /** A hierarchy without the controller counts nothing. */
+  #read(name: string, controller: Controller, file: string): string | undefined {
+    checkName(name);
+    const parent = this.#parents.get(controller);
+    return parent === undefined ? '0' : readKernelFile(join(parent, name, file));
   }
 
   /** Pids in a cgroup; none when there is no such cgroup. */

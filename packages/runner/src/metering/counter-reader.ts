@@ -26,30 +26,32 @@ export interface CounterSource {
 /** Bytes that an interface of the host has received and sent: by name. */
 export type InterfaceCounters = ReadonlyMap<string, { rx: number; tx: number }>;
 
+export interface ReadOptions {
+  interfaces: InterfaceCounters;
+  /** The reading before. */
+  last: Reading | undefined;
+  /** Whether the VMM is known to run; otherwise it is checked, because its pid may be another's. */
+  isLive: boolean;
+  /** Whether to measure the disks: it costs as much as everything else together. */
+  withDisks: boolean;
+}
+
 const BLOCK_BYTES = 512;
 
 export class CounterReader {
-  readonly #cgroups: Pick<CgroupTree, 'usage'>;
+  readonly #cgroups: Pick<CgroupTree, 'usage' | 'cpuMicros'>;
 
-  constructor(cgroups: Pick<CgroupTree, 'usage'>) {
+  constructor(cgroups: Pick<CgroupTree, 'usage' | 'cpuMicros'>) {
     this.#cgroups = cgroups;
   }
 
-  /**
-   * Undefined when the control group is gone. What else cannot be read, because the VMM has ended, is as in `last`.
-   * @param last the reading before
-   * @param isLive whether the VMM is known to run; otherwise it is checked, because its pid may be another's
-   */
-  read(
-    source: CounterSource,
-    interfaces: InterfaceCounters,
-    last: Reading | undefined,
-    isLive: boolean,
-  ): Reading | undefined {
+  /** Undefined when the control group is gone. What else cannot be read, because the VMM has ended, is as in `last`. */
+  read(source: CounterSource, { interfaces, last, isLive, withDisks }: ReadOptions): Reading | undefined {
     const used = this.#cgroups.usage(source.cgroup);
     if (used === undefined) return undefined;
     const life = lifeOf(source.process);
     const known = last?.life === life ? last : undefined;
+    const measured = known === undefined || withDisks ? diskBytes(source.jail) : undefined;
     const io = isLive || isAlive(source.process) ? readIo(source.process.pid) : undefined;
     const network = interfaces.get(source.networkInterface);
     return {
@@ -58,7 +60,7 @@ export class CounterReader {
       uptimeMs: Math.floor(Number(process.hrtime.bigint() / 1_000_000n)),
       cpuMicros: used.cpuMicros,
       memoryKib: Math.round(used.memoryBytes / 1024),
-      diskBytes: diskBytes(source.jail) ?? known?.diskBytes ?? 0,
+      diskBytes: measured ?? known?.diskBytes ?? 0,
       diskReadBytes: io?.read ?? known?.diskReadBytes ?? 0,
       diskWriteBytes: io?.write ?? known?.diskWriteBytes ?? 0,
       // What the host receives the sandbox has sent.
@@ -68,9 +70,9 @@ export class CounterReader {
   }
 
   cpu({ cgroup, process }: CounterSource): CpuCounter | undefined {
-    const used = this.#cgroups.usage(cgroup);
-    if (used === undefined) return undefined;
-    return { incarnation: lifeOf(process), cpuMicros: used.cpuMicros, ageMicros: ageMicros(process) };
+    const cpuMicros = this.#cgroups.cpuMicros(cgroup);
+    if (cpuMicros === undefined) return undefined;
+    return { incarnation: lifeOf(process), cpuMicros, ageMicros: ageMicros(process) };
   }
 }
 

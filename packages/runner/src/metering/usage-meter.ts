@@ -37,6 +37,8 @@ export interface UsageMeterOptions {
   onPass: () => void;
   log: Logger;
   periodMs?: number;
+  /** Time of day in milliseconds, instead of this machine's; for measurements. */
+  now?: () => number;
 }
 
 export class UsageMeter {
@@ -63,7 +65,7 @@ export class UsageMeter {
     this.#sources = new Map(state?.sources);
     for (const event of events) this.#apply(event);
     const interfaces = this.#interfaces();
-    for (const vmId of this.#sources.keys()) this.#read(vmId, interfaces, false);
+    for (const vmId of this.#sources.keys()) this.#read(vmId, interfaces);
   }
 
   start(): void {
@@ -84,7 +86,7 @@ export class UsageMeter {
 
   /** Reads one sandbox now: its VMM is about to end. */
   sample(vmId: string): void {
-    const reading = this.#read(vmId, this.#interfaces(), false);
+    const reading = this.#read(vmId, this.#interfaces());
     if (reading !== undefined) this.#journal({ vm: vmId, reading });
   }
 
@@ -98,9 +100,9 @@ export class UsageMeter {
     this.#journal(event);
   }
 
-  /** Ends every sandbox that is not among these: its micro-VM ended while no runner ran. */
-  retain(running: ReadonlySet<string>): void {
-    for (const vmId of this.#sources.keys()) if (!running.has(vmId)) this.end(vmId);
+  /** Ends every sandbox without a micro-VM: it ended while no runner ran. */
+  retain(isLive: (vmId: string) => boolean): void {
+    for (const vmId of this.#sources.keys()) if (!isLive(vmId)) this.end(vmId);
   }
 
   /** CPU time of a running micro-VM. */
@@ -111,7 +113,7 @@ export class UsageMeter {
 
   /** What a sandbox has used in its present run, read now; undefined when it does not run. */
   usageOf(vmId: string): UsageOfRun | undefined {
-    this.#read(vmId, this.#interfaces(), false);
+    this.#read(vmId, this.#interfaces());
     const mark = this.#ledger.mark(vmId);
     if (mark === undefined) return undefined;
     const { first, last } = mark;
@@ -131,15 +133,18 @@ export class UsageMeter {
     };
   }
 
-  /** Reads all of them, and writes down what is complete: once a minute, and after a sandbox has ended. */
+  /**
+   * Reads all of them, their disks once a minute. Writes down what is complete, once a minute and after a sandbox has ended.
+   */
   async pass(): Promise<void> {
     const interfaces = this.#interfaces();
+    const minute = Math.floor((this.#options.now ?? Date.now)() / MINUTE_MS);
+    const withDisks = minute !== this.#minute;
     let read = 0;
     for (const vmId of this.#sources.keys()) {
-      this.#read(vmId, interfaces, true);
+      this.#read(vmId, interfaces, { isLive: true, withDisks });
       if (++read % BATCH === 0) await new Promise((resolve) => setImmediate(resolve));
     }
-    const minute = Math.floor(Date.now() / MINUTE_MS);
     if (minute !== this.#minute || this.#hasEnded) this.commit();
     this.#minute = minute;
     this.#options.onPass();
@@ -179,11 +184,15 @@ export class UsageMeter {
     if (event.reading !== undefined) this.#ledger.add(event.vm, event.reading);
   }
 
-  #read(vmId: string, interfaces: InterfaceCounters, isLive: boolean): Reading | undefined {
+  #read(
+    vmId: string,
+    interfaces: InterfaceCounters,
+    { isLive, withDisks } = { isLive: false, withDisks: true },
+  ): Reading | undefined {
     const source = this.#sources.get(vmId);
     if (source === undefined) return undefined;
     const last = this.#ledger.mark(vmId)?.last;
-    const reading = this.#options.reader.read(source, interfaces, last, isLive);
+    const reading = this.#options.reader.read(source, { interfaces, last, isLive, withDisks });
     if (reading !== undefined) this.#ledger.add(vmId, reading);
     return reading;
   }
