@@ -11,6 +11,7 @@ import { memory } from './memory.ts';
 import { previews } from './previews.ts';
 import { ssh } from './ssh.ts';
 import { tenancy } from './tenancy.ts';
+import { usage } from './usage.ts';
 
 /** What `npm run bench` runs, in this order. */
 export const SUITES: Record<string, Suite> = {
@@ -20,6 +21,7 @@ export const SUITES: Record<string, Suite> = {
   api,
   lifecycle,
   tenancy,
+  usage,
   images,
   intercept,
   ssh,

@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto';
 import { Agent, request } from 'node:http';
 import { join } from 'node:path';
 import { newToken, newUuid, tokenDigest, tokenPrefix } from '@releap/contract';
-import { migrate, openDatabase, startPostgres, type Database, type PostgresInstance } from '@releap/database';
+import { startPostgres, type Database, type PostgresInstance } from '@releap/database';
 import { pino } from 'pino';
 import { createBurstMeter } from '../../packages/control/src/billing/burst.ts';
 import { chargeMeters } from '../../packages/control/src/billing/charge-meters.ts';
@@ -11,8 +11,8 @@ import { readCredits, readGrants } from '../../packages/control/src/billing/ledg
 import { BILLING_SETTINGS } from '../../packages/control/src/billing/settings.ts';
 import { listRecords } from '../../packages/control/src/sandboxes/queries.ts';
 import { Server } from '../api/server.ts';
+import { fresh, processorTime, writeProjects, writeSandboxes } from '../api/many-sandboxes.ts';
 import { SilentRunner } from '../api/silent-runner.ts';
-import { cpuSeconds, family } from '../processes.ts';
 import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { interleave, summarize, timed } from '../statistics.ts';
 import { suiteFolder, type Suite, type SuiteOptions } from '../suite.ts';
@@ -40,33 +40,6 @@ export const tenancy: Suite = async (options) => {
     await ledger(postgres, options),
   ];
 };
-
-async function fresh(postgres: PostgresInstance, name: string): Promise<Database> {
-  const admin = openDatabase({ url: postgres.url(), log, connections: 1 });
-  await admin.pool.query(`create database ${name}`);
-  await admin.close();
-  const url = postgres.url(name);
-  await migrate({ url, log });
-  return openDatabase({ url, log, connections: 4, statementTimeoutMs: 300_000 });
-}
-
-/** So many running ones in each project. @returns the host that they are on */
-async function writeSandboxes(pool: Database['pool'], perProject: number): Promise<string> {
-  const runnerId = newUuid();
-  await pool.query(`insert into regions (id, name) values ('local', 'local')`);
-  await pool.query(
-    `insert into runners (id, region, status, data_url, facts, last_seen_at) values ($1, 'local', 'online', '', '{}', now() + interval '1 year')`,
-    [runnerId],
-  );
-  await pool.query(
-    `insert into sandboxes (id, project_id, name, region, status, desired, job_id, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch,
-       image_ref, root, access_token_hash, runner_id, held)
-     select gen_random_uuid(), p.id, 'one', 'local', 'running', 'running', gen_random_uuid(), 'burstable', 0.125, 2, 1024, 512, 'amd64',
-       'busybox', '{}', sha256('x'), $1, true from projects p, generate_series(1, $2::integer)`,
-    [runnerId, perProject],
-  );
-  return runnerId;
-}
 
 async function authentication(
   postgres: PostgresInstance,
@@ -154,12 +127,7 @@ async function metering(
   await using database = await fresh(postgres, 'metering');
   const { pool } = database;
   progress(`writing ${SANDBOXES} running sandboxes`);
-  await pool.query(
-    `insert into organizations (id, name) select gen_random_uuid(), 'one' from generate_series(1, 100)`,
-  );
-  await pool.query(
-    `insert into projects (id, org_id, name) select gen_random_uuid(), id, 'one' from organizations`,
-  );
+  await writeProjects(pool, 100);
   const runnerId = await writeSandboxes(pool, SANDBOXES / 100);
   const begin = Date.now();
   // Sandboxes start at any time of a minute, and so they are due at any time of one.
@@ -173,15 +141,10 @@ async function metering(
   let at = begin;
   const bursts = createBurstMeter(database, () => at);
   let statements = 0;
-  const backends = await family(postgres.pid);
-  const used = async (): Promise<number> => {
-    const { user, system } = process.cpuUsage();
-    return (user + system) / 1e6 + (await cpuSeconds(backends.map(({ pid }) => pid)));
-  };
+  const used = processorTime(postgres, database);
   // One minute of the service: every sandbox is charged once, in as many passes as the loop makes, and its counters
   // come six times.
-  const minute = async (): Promise<number> => {
-    const before = await used();
+  const minute = async (): Promise<void> => {
     const end = at + MINUTE_MS;
     for (let pass = 0; at < end; pass++) {
       at += BILLING_SETTINGS.passMs;
@@ -196,11 +159,10 @@ async function metering(
       await bursts.charge(prices);
       statements++;
     }
-    return (((await used()) - before) / 60) * 100;
   };
   const WHAT = `metering ${SANDBOXES} running sandboxes for a minute, bursts of all of them included`;
   const taken = await interleave(
-    { [WHAT]: minute },
+    { [WHAT]: () => used(minute) },
     { rounds: samples, warmUp: 1, signal, onRound: (round) => progress(`metering, minute ${round + 1}`) },
   );
   const { p50 } = summarize(taken[WHAT] ?? []);
