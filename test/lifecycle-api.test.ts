@@ -4,7 +4,13 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import type { SandboxRecord, SnapshotKind, SnapshotRecord } from '@releap/contract';
+import type {
+  SandboxRecord,
+  SandboxUsage,
+  SnapshotKind,
+  SnapshotRecord,
+  UsageHistory,
+} from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
 import { leftovers } from '@releap/testing/leftovers';
@@ -316,6 +322,27 @@ describe('forks and snapshots, through the API', () => {
     await isWhole(source, true);
     await isWhole(ephemeral, true);
     await agree();
+  });
+
+  test('what it used all the time is recorded once, though every process was killed meanwhile', async () => {
+    const live = await get<SandboxUsage>(`/vms/${ephemeral}/usage`);
+    await service.remove(ephemeral);
+    const most = live.duration_ms + Date.now() - Date.parse(live.at);
+    const total = ({ periods }: UsageHistory, name: 'duration_ms' | 'cpu_core_s'): number =>
+      periods.reduce((sum, period) => sum + period[name], 0);
+    const minutes = await eventually('the end of it is recorded', async () => {
+      const history = await get<UsageHistory>(`/vms/${ephemeral}/usage/history`);
+      return total(history, 'duration_ms') >= live.duration_ms && history;
+    });
+    const recorded = total(minutes, 'duration_ms');
+    assert.ok(recorded <= most * 1.01, `${recorded} ms were recorded of at most ${most}`);
+    const cpu = total(minutes, 'cpu_core_s');
+    assert.ok(cpu >= live.cpu_core_s && cpu < live.cpu_core_s * 1.5, `${cpu} of ${live.cpu_core_s}`);
+    for (const { duration_ms: ms } of minutes.periods)
+      assert.ok(ms > 0 && ms <= 60_600, `${ms} ms in a minute`);
+    const hours = await get<UsageHistory>(`/vms/${ephemeral}/usage/history?resolution=h`);
+    assert.ok(Math.abs(total(hours, 'cpu_core_s') - cpu) < 1e-3);
+    assert.equal(total(hours, 'duration_ms'), recorded);
   });
 
   test('the service stops cleanly after all that', async () => {
