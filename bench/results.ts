@@ -67,6 +67,7 @@ const PARTS: Record<string, string[]> = {
   usage: ['usage'],
   images: ['images'],
   ssh: ['ssh'],
+  toolbox: ['toolbox'],
   egress: ['egress'],
   previews: ['previews'],
   intercept: ['intercept'],

@@ -11,6 +11,7 @@ import { memory } from './memory.ts';
 import { previews } from './previews.ts';
 import { ssh } from './ssh.ts';
 import { tenancy } from './tenancy.ts';
+import { toolbox } from './toolbox.ts';
 import { usage } from './usage.ts';
 
 /** What `npm run bench` runs, in this order. */
@@ -25,6 +26,7 @@ export const SUITES: Record<string, Suite> = {
   images,
   intercept,
   ssh,
+  toolbox,
   previews,
   egress,
   compat,

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,17 +28,16 @@ const (
 // owner of the file that it replaces, and creates missing parent folders. A target that is no regular file (a device) is written
 // in place. All steps work in one opened folder: a process that replaces a part of the path meanwhile cannot redirect them.
 func writeFile(target string, owner process.User, content io.Reader) error {
-	if resolved, err := filepath.EvalSymlinks(target); err == nil {
-		target = resolved
-	}
 	folder, name := path.Dir(target), path.Base(target)
 	if name == "/" || name == "." || name == ".." {
 		return unix.EISDIR
 	}
-	if err := makeFolders(folder, owner); err != nil {
-		return err
-	}
 	dir, err := unix.Open(folder, handle, 0)
+	if err == unix.ENOENT {
+		if err = makeFolders(folder, owner); err == nil {
+			dir, err = unix.Open(folder, handle, 0)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -53,13 +53,18 @@ func writeFile(target string, owner process.User, content io.Reader) error {
 		mode, uid, gid = old.Mode&0o7777, int(old.Uid), int(old.Gid)
 	case err == nil && old.Mode&unix.S_IFMT != unix.S_IFLNK:
 		return writeInPlace(dir, name, content)
+	case err == nil:
+		// What a link points to is written, and the link stays; one that points nowhere is replaced.
+		if resolved, err := filepath.EvalSymlinks(target); err == nil && resolved != target {
+			return writeFile(resolved, owner, content)
+		}
 	}
 	temporary, file, err := openTemporary(dir)
 	if err != nil {
 		return err
 	}
 	err = fill(file, content)
-	if err == nil {
+	if err == nil && (uid != os.Getuid() || gid != os.Getgid()) {
 		err = file.Chown(uid, gid)
 	}
 	if err == nil {
@@ -107,9 +112,12 @@ func writeInPlace(dir int, name string, content io.Reader) error {
 // onlyWriter hides ReadFrom, which would copy through a smaller buffer.
 type onlyWriter struct{ io.Writer }
 
+var buffers = sync.Pool{New: func() interface{} { b := make([]byte, copyBuffer); return &b }}
+
 func fill(file *os.File, content io.Reader) error {
-	buffer := make([]byte, copyBuffer)
-	_, err := io.CopyBuffer(onlyWriter{file}, content, buffer)
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	_, err := io.CopyBuffer(onlyWriter{file}, content, *buffer)
 	return err
 }
 
