@@ -9,19 +9,11 @@ import { after, before, describe, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { isNightly } from '@releap/testing/repetitions';
-import {
-  resolveSecretZone,
-  SECRET_NAME,
-  SECRET_VALUE as VALUE,
-  SECRET_ZONE,
-  secretPlaceholder,
-  type SecretEgress,
-  startSecretEgress,
-} from '@releap/testing/secret-egress';
+import { SECRET_VALUE as VALUE, secretPlaceholder, type SecretEgress } from '@releap/testing/secret-egress';
 import { buildGoProgram } from './support/go-program.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import type { Namespace } from './support/namespaces.ts';
-import { NetworkWorld } from './support/network-world.ts';
+import { type SecretWorld, startSecretWorld } from './support/secret-world.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -29,65 +21,33 @@ const TOKEN = secretPlaceholder('Tok3n');
 const support = (name: string): string => fileURLToPath(new URL(`support/${name}`, import.meta.url));
 const run = promisify(execFile);
 
-let world: NetworkWorld;
+let secret: SecretWorld;
 let egress: SecretEgress;
 /** One with a secret for api.example, and one whose policy allows other.example. */
 let secretive: Namespace;
 let bound: Namespace;
+let home: string;
 let goClient: string;
 
 before(async () => {
-  world = await NetworkWorld.start({
-    resolve: resolveSecretZone,
-    ttl: 300,
-    network: async (internet, stack) => {
-      egress = await startSecretEgress(internet, () => [TOKEN], stack);
-      return egress.network;
-    },
-  });
-  const hosts = Object.entries(SECRET_ZONE).map(([name, at]) => `${at} ${name}\n`);
-  await writeFile(join(world.home, 'hosts'), hosts.join(''));
-  secretive = await world.guest('secretive', undefined, { intercept: true });
-  world.network.replaceSecrets('secretive', ['api.example'], { [SECRET_NAME]: TOKEN });
-  bound = await world.guest('bound', { enabled: true, allow: ['other.example'] });
+  secret = await startSecretWorld('secretive', TOKEN);
+  ({ egress, guest: secretive } = secret);
+  ({ home } = secret.world);
+  bound = await secret.world.guest('bound', { enabled: true, allow: ['other.example'] });
   await bound.ask('resolve', { name: 'other.example' });
-  goClient = join(world.home, 'https-client');
+  goClient = join(home, 'https-client');
   await buildGoProgram('https-client', goClient);
 });
 after(async () => {
   await bound?.[Symbol.asyncDispose]();
-  await secretive?.[Symbol.asyncDispose]();
-  await world?.[Symbol.asyncDispose]();
+  await secret?.[Symbol.asyncDispose]();
 });
 
-/** Variables that the agent sets. */
-const TRUST = [
-  'SSL_CERT_FILE',
-  'NODE_EXTRA_CA_CERTS',
-  'GIT_SSL_CAINFO',
-  'CURL_CA_BUNDLE',
-  'REQUESTS_CA_BUNDLE',
-];
-
-/** Runs a program in the network of a guest, where names are known. @returns what it writes, whatever it exits with */
-async function inGuest(
-  guest: Namespace,
-  [program = '', ...argv]: readonly string[],
-  trusted = egress.trusted,
-): Promise<string> {
-  const command = ['sh', '-c', 'mount --bind "$0" /etc/hosts && exec env "$@"', join(world.home, 'hosts')];
-  const settings = [
-    ...TRUST.map((name) => `${name}=${trusted}`),
-    `HOME=${world.home}`,
-    'PIP_DISABLE_PIP_VERSION_CHECK=1',
-  ];
-  const child = run(
-    'nsenter',
-    [`--net=${guest.path}`, '--', 'unshare', '--mount', '--', ...command, ...settings, program, ...argv],
-    { timeout: 120_000 },
-  );
-  child.child.stdin?.end();
-  const { stdout, stderr } = await child.catch((error: { stdout: string; stderr: string }) => error);
+/** What a program writes in the network of a guest, whatever it exits with. */
+async function inGuest(guest: Namespace, argv: readonly string[], trusted = egress.trusted): Promise<string> {
+  const { stdout, stderr } = await secret
+    .run(argv, { guest, trusted })
+    .catch((error: { stdout: string; stderr: string }) => error);
   return `${stdout}${stderr}`;
 }
 
@@ -101,7 +61,7 @@ const goRequest = (url: string): string[] => [
 
 describe('with a secret', () => {
   test('pip installs from a private index', async () => {
-    const target = join(world.home, 'site');
+    const target = join(home, 'site');
     const said = await inGuest(secretive, [
       '/usr/bin/python3',
       '-m',
@@ -120,7 +80,7 @@ describe('with a secret', () => {
   });
 
   test('npm installs from a private registry', async () => {
-    const folder = join(world.home, 'app');
+    const folder = join(home, 'app');
     await run('mkdir', [folder]);
     await writeFile(join(folder, 'package.json'), '{"name":"app","version":"1.0.0"}');
     await writeFile(
@@ -143,13 +103,13 @@ describe('with a secret', () => {
   test('Java trusts the store that the agent has added the certificate to', heavy, async (t) => {
     const java = await run('sh', ['-c', 'command -v java javac keytool']).catch(() => undefined);
     if (java === undefined) return t.skip('needs a JDK, as of default-jdk-headless: 190 MB');
-    const root = join(world.home, 'image');
+    const root = join(home, 'image');
     const store = join(root, 'etc/ssl/certs/java/cacerts');
     await run('mkdir', ['-p', join(root, 'etc/ssl/certs/java')]);
     const password = ['-storepass', 'changeit'];
     const other = ['-importcert', '-noprompt', '-alias', 'other', '-file', egress.serverAuthority];
     await run('keytool', [...other, '-keystore', store, '-storetype', 'jks', ...password]);
-    const pem = join(world.home, 'root.pem');
+    const pem = join(home, 'root.pem');
     await writeFile(pem, egress.guests.certificate);
     await run(process.env['RELEAP_TEST_GO'] || 'go', ['run', './internal/boot/installtrust', root, pem], {
       cwd: fileURLToPath(new URL('../../../guest', import.meta.url)),

@@ -1,78 +1,29 @@
 /** Secrets in connections of sandboxes: redirected by the firewall, decided on by netd, and put in by the interceptor. */
 import assert from 'node:assert/strict';
-import { writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { eventually } from '@releap/testing/eventually';
 import { filesWith } from '@releap/testing/find-text';
-import {
-  resolveSecretZone,
-  SECRET_NAME,
-  SECRET_VALUE as VALUE,
-  SECRET_ZONE,
-  secretPlaceholder,
-  type SecretEgress,
-  startSecretEgress,
-} from '@releap/testing/secret-egress';
-import { run } from '../src/process/index.ts';
+import { SECRET_NAME, SECRET_VALUE as VALUE, secretPlaceholder } from '@releap/testing/secret-egress';
 import { isolateNetwork } from './support/isolated-network.ts';
-import type { Namespace } from './support/namespaces.ts';
-import { NetworkWorld } from './support/network-world.ts';
+import type { NetworkWorld } from './support/network-world.ts';
+import { type SecretWorld, startSecretWorld } from './support/secret-world.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
 const VM = 'secretive';
 const TOKEN = secretPlaceholder('Tok3n');
 
+let secret: SecretWorld;
 let world: NetworkWorld;
-let egress: SecretEgress;
-let guest: Namespace;
-let hosts: string;
 
 before(async () => {
-  world = await NetworkWorld.start({
-    resolve: resolveSecretZone,
-    ttl: 30,
-    network: async (internet, stack) => {
-      egress = await startSecretEgress(internet, () => [TOKEN], stack);
-      return egress.network;
-    },
-  });
-  hosts = join(world.home, 'hosts');
-  await writeFile(
-    hosts,
-    Object.entries(SECRET_ZONE)
-      .map(([name, at]) => `${at} ${name}\n`)
-      .join(''),
-  );
-  guest = await world.guest(VM, undefined, { intercept: true });
-  world.network.replaceSecrets(VM, ['api.example'], { [SECRET_NAME]: TOKEN });
+  secret = await startSecretWorld(VM, TOKEN);
+  ({ world } = secret);
 });
-after(async () => {
-  await guest?.[Symbol.asyncDispose]();
-  await world?.[Symbol.asyncDispose]();
-});
+after(() => secret?.[Symbol.asyncDispose]());
 
-/** Runs a program in the network of the guest, where it knows the names and trusts what the agent makes it trust. */
-const inGuest = async (...argv: string[]): Promise<string> =>
-  await run('nsenter', [
-    `--net=${guest.path}`,
-    '--',
-    'unshare',
-    '--mount',
-    '--',
-    'sh',
-    '-c',
-    'mount --bind "$0" /etc/hosts && exec env "$@"',
-    hosts,
-    ...['SSL_CERT_FILE', 'NODE_EXTRA_CA_CERTS', 'GIT_SSL_CAINFO', 'CURL_CA_BUNDLE', 'REQUESTS_CA_BUNDLE'].map(
-      (name) => `${name}=${egress.trusted}`,
-    ),
-    'GIT_TERMINAL_PROMPT=0',
-    `HOME=${world.home}`,
-    ...argv,
-  ]);
+const inGuest = async (...argv: string[]): Promise<string> => (await secret.run(argv)).stdout;
 const curl = (...argv: string[]): Promise<string> =>
   inGuest('curl', '-sS', '--max-time', '60', '-H', `X-Key: ${TOKEN}`, ...argv);
 
@@ -105,7 +56,7 @@ test('placeholders are replaced on the way, and values in responses', async () =
 test('another domain is passed on as it is, with its own certificate; also in a redirect', async () => {
   // Not the root of interception: the server's certificate is what arrives.
   const direct = JSON.parse(
-    await curl('--cacert', egress.serverAuthority, 'https://other.example/'),
+    await curl('--cacert', secret.egress.serverAuthority, 'https://other.example/'),
   ) as Record<string, unknown>;
   assert.deepEqual([direct['key'], direct['seen']], [TOKEN, TOKEN.length]);
   const followed = JSON.parse(await curl('-L', 'https://api.example/redirect')) as Record<string, unknown>;
