@@ -4,6 +4,7 @@ import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { createWriteStream } from 'node:fs';
 import { mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { setPriority } from 'node:os';
 import path from 'node:path';
 import { Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -191,4 +192,15 @@ test('an image that was not written to the disk before the machine stopped is fe
   const image = await store.ensure(source);
   const head = (await readFile(image.path)).subarray(0, 4).toString('latin1');
   assert.equal(head, 'hsqs');
+});
+
+test('a service that was started with a lower priority than its image processes want makes images', async () => {
+  setPriority(15);
+  try {
+    await using store = openStore('nice');
+    const { layerCount } = await store.ensure(await push('nice'));
+    assert.equal(layerCount, 1);
+  } finally {
+    setPriority(0);
+  }
 });

@@ -7,7 +7,7 @@
  * when its standard input does, so that a runner that was killed leaves nothing working.
  */
 import { rm } from 'node:fs/promises';
-import { setPriority } from 'node:os';
+import { getPriority, setPriority } from 'node:os';
 import { createInterface } from 'node:readline';
 import { Semaphore } from '../budget/semaphore.ts';
 import { toImageError } from './image-error.ts';
@@ -20,6 +20,7 @@ import { leaveRoot } from './unprivileged.ts';
 import { type UnpackedLayer, unpackLayer } from './unpack-layer.ts';
 
 const PROGRESS_EVERY_MS = 250;
+const NICENESS = 10;
 /** Layers that are unpacked at a time: inflating is done beside hashing. */
 const PARALLEL = 2;
 
@@ -89,7 +90,8 @@ class Maker {
   }
 }
 
-setPriority(10);
+// A service that was started nicer than that stays so: an unprivileged process cannot go back (setpriority(2)).
+if (getPriority() < NICENESS) setPriority(NICENESS);
 leaveRoot();
 let maker: Maker | undefined;
 const input = createInterface({ input: process.stdin });

@@ -92,6 +92,13 @@ export function parseDenials(listing: string): FirewallDenial[] {
   return nftables.flatMap(({ set }) => (set?.elem ?? []).flatMap(parseElement));
 }
 
+/** `nft` prints numbers on a machine without /etc/protocols, as a minimal Debian is. */
+const PROTOCOL_NAMES = new Map<unknown, string>([
+  [1, 'icmp'],
+  [6, 'tcp'],
+  [17, 'udp'],
+]);
+
 interface Element {
   elem?: { val?: { concat?: unknown[] }; expires?: unknown; counter?: { packets?: unknown } };
 }
@@ -107,7 +114,7 @@ function parseElement(element: unknown): FirewallDenial[] {
     typeof counter?.packets !== 'number'
   )
     return [];
-  const name = String(protocol);
+  const name = PROTOCOL_NAMES.get(protocol) ?? String(protocol);
   return [
     {
       source,
