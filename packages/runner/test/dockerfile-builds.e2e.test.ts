@@ -12,12 +12,22 @@ import { until } from '@releap/testing/eventually';
 import { type Item, sha256, tarOf, writeOciLayout } from '@releap/testing/oci';
 import { REGISTRY_USER, startRegistry, type TestRegistry } from '@releap/testing/registry';
 import { TEST_CACHE } from '@releap/testing/test-cache';
+import { prepareCommand } from '../src/dockerfile/build-commands.ts';
 import type { OpenBlob } from '../src/dockerfile/build-context.ts';
 import type { BuildLimits } from '../src/dockerfile/build-limits.ts';
-import type { DockerfileBuilds } from '../src/dockerfile/dockerfile-builds.ts';
+import type { BuildVm } from '../src/dockerfile/build-vm.ts';
+import { runBuild } from '../src/dockerfile/run-build.ts';
+import { ImageError } from '../src/image/image-error.ts';
+import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { ImageStore, type RootImage } from '../src/image/image-store.ts';
 import { Network } from '../src/network/network.ts';
-import { ensureBuilderImage, openDockerfileBuilds, packagesDir } from './support/dockerfile-builds.ts';
+import {
+  ensureBuilderImage,
+  openDockerfileBuilds,
+  packagesDir,
+  startBuildVm,
+  TEST_LIMITS,
+} from './support/dockerfile-builds.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { log, testMachines } from './support/machines.ts';
 
@@ -31,6 +41,7 @@ class World implements AsyncDisposable {
   readonly caches: string;
   readonly home: string;
   readonly #stack: AsyncDisposableStack;
+  readonly #parts: Parameters<typeof openDockerfileBuilds>[1];
   readonly #blobs = new Map<string, Buffer>();
   /** For the next build. */
   limits: Partial<BuildLimits> = {};
@@ -47,17 +58,15 @@ class World implements AsyncDisposable {
     this.caches = path.join(machines.home, 'build-caches');
     const openBlob: OpenBlob = async (digest) =>
       [this.#blobs.get(digest) ?? Buffer.alloc(0)] as unknown as AsyncIterable<Buffer>;
-    const open = (): DockerfileBuilds => {
-      const options = { machines: machines.machines, network, images: this.images, openBlob };
-      return openDockerfileBuilds(machines.home, options, this.limits);
-    };
     this.images = new ImageStore({
       privateHosts: ['loopback'],
       cacheDir: TEST_CACHE,
       packagesDir,
       log,
-      buildDockerfile: (root, build) => open().build(root, build),
+      buildDockerfile: (root, build) =>
+        openDockerfileBuilds(this.home, this.#parts, this.limits).build(root, build),
     });
+    this.#parts = { machines: machines.machines, network, images: this.images, openBlob };
   }
 
   static async start(): Promise<World> {
@@ -127,6 +136,32 @@ class World implements AsyncDisposable {
     return assert.fail('the build has not failed');
   }
 
+  /** A micro-VM for builds that fail, each of which would boot one of its own. */
+  startVm(): ReturnType<typeof startBuildVm> {
+    return startBuildVm(this.home, this.#parts);
+  }
+
+  /** Why a build in that micro-VM fails. */
+  async failureIn(vm: BuildVm, root: DockerfileRoot): Promise<string> {
+    const { signal } = new AbortController();
+    await vm.run(prepareCommand(TEST_LIMITS), { signal });
+    const error = await runBuild(root, {
+      ...this.#parts,
+      vm,
+      limits: TEST_LIMITS,
+      imageLimits: DEFAULT_IMAGE_LIMITS,
+      workDir: this.home,
+      known: async () => await Promise.resolve(undefined),
+      onOutput: () => undefined,
+      signal,
+    }).then(
+      () => assert.fail('the build has not failed'),
+      (error: unknown) => error,
+    );
+    assert.ok(error instanceof ImageError, String(error));
+    return error.message;
+  }
+
   vms(): Promise<string[]> {
     return readdir(path.join(this.home, 'vms')).catch(() => []);
   }
@@ -178,6 +213,9 @@ before(async () => {
 after(() => world[Symbol.asyncDispose]());
 
 describe('a Dockerfile', () => {
+  /** One project: its builds have the base image in their cache. */
+  const project_id = newUuid();
+
   it('becomes a root image, and an unchanged one is built from its layers again', async () => {
     const { host } = world.registry;
     const context = await world.context([
@@ -209,7 +247,7 @@ CMD ["id"]
 `,
       },
     ]);
-    const root = world.root('', { context, dockerfile: { path: './build/Dockerfile' } });
+    const root = world.root('', { project_id, context, dockerfile: { path: './build/Dockerfile' } });
     const { image, output } = await world.build(root);
     assert.equal(fileOf(image, 'made'), 'default yes\n');
     assert.equal(fileOf(image, 'list'), '.dockerignore\nbuild\nkept.txt\n');
@@ -233,7 +271,6 @@ CMD ["id"]
     assert.match(again.output, /have not changed/);
     assert.deepEqual(await world.vms(), []);
 
-    const { project_id } = root;
     const other = await world.build(
       world.root('', { project_id, context, dockerfile: { path: 'build/Dockerfile' } }),
     );
@@ -241,46 +278,10 @@ CMD ["id"]
     assert.match(other.output, /every step was cached/);
   });
 
-  it('that fails says in one line which step it was, and why', async () => {
+  it('is prepared for Docker with its package manager', async () => {
     const { host } = world.registry;
-    const from = `FROM ${host}/busybox:1\n`;
-    const project_id = newUuid();
-    const failure = async (text: string, more: Partial<DockerfileRoot> = {}): Promise<string> =>
-      await world.failure(world.root(text, { project_id, ...more }));
-    assert.equal(
-      await failure(`${from}ENV BEFORE=it\nRUN exit 3\n`),
-      'RUN exit 3 (line 3) exited with status 3',
-    );
-    assert.equal(
-      await failure(`${from}COPY nothing /there\n`),
-      'COPY nothing /there (line 2): no such file in the context',
-    );
-    assert.equal(await failure(`${from}RUNN true\n`), 'the Dockerfile has an unknown instruction: RUNN');
-    assert.match(
-      await failure(`FROM scratch\nCOPY --from=${host}/busybox:none / /\n`),
-      /^base image localhost:\d+\/busybox:none: .*no image localhost:\d+\/busybox:none/,
-    );
-    assert.match(
-      await failure(from, { credentials: [] }),
-      /^base image localhost:\d+\/busybox:1: .*(?:authori|credential|denied)/i,
-    );
-    const reason = `the project's credential for ${host} cannot be used: it is damaged: write it again`;
-    assert.equal(
-      await failure(from, { credentials: [], no_credentials: [{ host, reason }] }),
-      `base image ${host}/busybox:1: ${reason}`,
-    );
-    assert.deepEqual(await world.vms(), []);
-  });
-
-  it('is prepared for Docker with its package manager, or fails with what is missing', async () => {
-    const { host } = world.registry;
-    const project_id = newUuid();
     const prepared = (steps: string): DockerfileRoot =>
       world.root(`FROM ${host}/busybox:1\n${steps}`, { project_id, docker: true });
-    assert.match(
-      await world.failure(prepared('')),
-      /^docker: true needs an image with dockerd, or with one of apt-get, apk, dnf/,
-    );
     const manager = (install: string): string => `COPY <<'EOF' /bin/apt-get
 #!/bin/sh
 echo "$*" >> /log
@@ -304,50 +305,73 @@ USER worker
     assert.deepEqual(await world.vms(), []);
   });
 
-  it('whose context leads out of its folder, or has a device, is refused', async () => {
+  it('that fails says in one line which step it was, and why', async () => {
+    const { host } = world.registry;
+    const from = `FROM ${host}/busybox:1\n`;
+    await using started = await world.startVm();
+    const failure = async (text: string, more: Partial<DockerfileRoot> = {}): Promise<string> =>
+      await world.failureIn(started.vm, world.root(text, more));
+    assert.equal(
+      await failure(`${from}ENV BEFORE=it\nRUN exit 3\n`),
+      'RUN exit 3 (line 3) exited with status 3',
+    );
+    assert.equal(
+      await failure(`${from}COPY nothing /there\n`),
+      'COPY nothing /there (line 2): no such file in the context',
+    );
+    assert.equal(await failure(`${from}RUNN true\n`), 'the Dockerfile has an unknown instruction: RUNN');
+    assert.match(
+      await failure(`FROM scratch\nCOPY --from=${host}/busybox:none / /\n`),
+      /^base image localhost:\d+\/busybox:none: .*no image localhost:\d+\/busybox:none/,
+    );
+    assert.match(
+      await failure(from, { credentials: [] }),
+      /^base image localhost:\d+\/busybox:1: .*(?:authori|credential|denied)/i,
+    );
+    const reason = `the project's credential for ${host} cannot be used: it is damaged: write it again`;
+    assert.equal(
+      await failure(from, { credentials: [], no_credentials: [{ host, reason }] }),
+      `base image ${host}/busybox:1: ${reason}`,
+    );
+    assert.match(
+      await failure(from, { docker: true }),
+      /^docker: true needs an image with dockerd, or with one of apt-get, apk, dnf/,
+    );
+
     const text = `FROM scratch\nCOPY . /\n`;
     const escaping = await world.context([{ name: '../escaped', content: 'x' }]);
-    assert.match(
-      await world.failure(world.root(text, { context: escaping })),
-      /^the build context cannot be unpacked: /,
-    );
+    assert.match(await failure(text, { context: escaping }), /^the build context cannot be unpacked: /);
     const device = await world.context([{ name: 'disk', type: 'block-device', devmajor: 8, devminor: 0 }]);
     assert.equal(
-      await world.failure(world.root(text, { context: device })),
+      await failure(text, { context: device }),
       'the build context has a device, FIFO or socket: "/disk"',
     );
   });
 
-  it('that takes too much is ended with the limit that it met, and the next one builds', async () => {
-    const { host } = world.registry;
-    const project_id = newUuid();
-    const from = `FROM ${host}/busybox:1\n`;
-    const fill = world.root(`${from}RUN dd if=/dev/zero of=/full bs=1M\n`, { project_id });
-    world.limits = { diskMib: 512 };
-    assert.equal(await world.failure(fill), 'the build ran out of its 512 MiB disk');
-    world.limits = { processes: 200 };
-    const start = 'sleep 1000 > /dev/null 2>&1 &';
-    const forks = world.root(`${from}RUN while :; do ${start} done\n`, { project_id });
-    assert.match(await world.failure(forks), /^the build had more than 200 processes at a time: RUN while/);
+  it('that takes too much is ended with the limit that it met, or cancelled, and the next one builds', async () => {
+    const from = `FROM ${world.registry.host}/busybox:1\n`;
+    const run = (command: string): DockerfileRoot => world.root(`${from}RUN ${command}\n`, { project_id });
+    world.limits = { diskMib: 128 };
+    assert.equal(
+      await world.failure(run('dd if=/dev/zero of=/full bs=1M')),
+      'the build ran out of its 128 MiB disk',
+    );
     // Idle: its time is the host's, and a busy guest would only cost the host as much.
     world.limits = { timeMs: 30_000 };
-    const idle = world.root(`${from}RUN sleep 1000\n`, { project_id });
-    assert.equal(await world.failure(idle), 'the build ran out of its time of 30 seconds');
+    assert.equal(await world.failure(run('sleep 1000')), 'the build ran out of its time of 30 seconds');
     assert.deepEqual(await world.vms(), []);
+    world.limits = { processes: 100 };
+    const start = 'sleep 1000 > /dev/null 2>&1 &';
+    const forks = run(`while :; do ${start} done`);
+    assert.match(await world.failure(forks), /^the build had more than 100 processes at a time: RUN while/);
     world.limits = {};
-    await world.build(world.root(`${from}RUN true\n`, { project_id }));
-  });
 
-  it('that is cancelled ends with its micro-VM, and its project builds on', async () => {
-    const { host } = world.registry;
     const controller = new AbortController();
-    const root = world.root(`FROM ${host}/busybox:1\nRUN echo begun; sleep 1000\n`);
-    const failed = world.failure(root, controller.signal);
+    const failed = world.failure(run('echo begun; sleep 1000'), controller.signal);
     await until(async () => (await world.vms()).length > 0);
     controller.abort(new Error('cancelled'));
     assert.match(await failed, /cancelled/);
     await until(async () => (await world.vms()).length === 0);
-    const { project_id } = root;
-    await world.build(world.root(`FROM ${host}/busybox:1\nRUN echo next\n`, { project_id }));
+    await world.build(run('echo next'));
   });
 });
