@@ -16,6 +16,7 @@ import { ensureKernel } from './kernel.mjs';
 import { ensureOwnKernel } from './own-kernel.mjs';
 import { ensureQemu } from './qemu.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
+import { bundlePrograms, PROGRAMS, TEST_PROGRAMS } from './programs.mjs';
 import { buildSystemDisk } from './system-disk.mjs';
 
 export const REPO = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
@@ -30,6 +31,7 @@ const HOSTD = path.join(BUILD, 'host/hostd');
 const OLDEST_GO_MINOR = 19;
 const TEST_CLIENTS = path.join(BUILD, 'test-clients');
 const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
+export const BUNDLES = path.join(BUILD, 'programs');
 const SYSTEM_DISK = path.join(BUILD, 'system.squashfs');
 
 async function digestOf(files) {
@@ -153,6 +155,7 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
   await mkdir(BUILD, { recursive: true });
   await alone(path.join(BUILD, 'setup.lock'), async () => {
     await npmPackages();
+    await bundlePrograms(REPO, BUNDLES, forTests ? [...PROGRAMS, ...TEST_PROGRAMS] : PROGRAMS);
     if (forTests || forBench) await testClients();
     await ensurePackages([
       ...PACKAGES,

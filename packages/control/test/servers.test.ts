@@ -6,9 +6,11 @@ import { ensureBootstrap } from '../src/index.ts';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { openDatabase, startPostgres } from '@releap/database';
 import { inspectSandboxes, type InspectedSandbox } from '@releap/testing/inspect';
 import { freshDatabase } from '@releap/testing/postgres';
+import { programOf } from '@releap/testing/program';
 import {
   caller,
   create,
@@ -94,7 +96,7 @@ describe('kill -9 of the control server', () => {
   const start = async (
     env: Record<string, string>,
   ): Promise<{ child: ChildProcess; url: string; internalUrl: string }> => {
-    const child = fork(new URL('./support/server.ts', import.meta.url), {
+    const child = fork(programOf(fileURLToPath(new URL('./support/server.ts', import.meta.url))), {
       env: { ...process.env, ...env },
       stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
     });

@@ -10,11 +10,12 @@ import { KIND_NAMES, RUNNER_PROTOCOL } from '@releap/contract/runner';
 import { ensureBootstrap, startControl } from '../src/index.ts';
 import { openDatabase } from '@releap/database';
 import { freshDatabase } from '@releap/testing/postgres';
+import { programOf } from '@releap/testing/program';
 import { credentialOf, joinAs, TOKENS } from '@releap/testing/credentials';
 import { FACTS, quiet, REGION } from '@releap/testing/world';
 import { WebSocket } from 'ws';
 
-const CHILD = fileURLToPath(new URL('support/server.ts', import.meta.url));
+const CHILD = programOf(fileURLToPath(new URL('support/server.ts', import.meta.url)));
 const SANDBOXES = 2_000;
 const MIB = 2 ** 20;
 /** The most that a request may ask for. */

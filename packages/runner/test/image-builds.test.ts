@@ -135,7 +135,7 @@ describe('a build that waits for a registry that does not answer', () => {
     await using own = builder();
     const build = assignment();
     own.builds.assign(build);
-    const pids = await stopProcess('fetch-process.ts');
+    const pids = await stopProcess('fetch-process');
     own.builds.assign({ ...build, desired: 'cancelled' });
     await until(() => areGone(pids));
     await until(() => own.reports.length > 0);
@@ -147,7 +147,7 @@ describe('a build that waits for a registry that does not answer', () => {
   it('ends its processes when control no longer assigns it, and reports nothing', async () => {
     await using own = builder();
     own.builds.assign(assignment());
-    const pids = await stopProcess('fetch-process.ts');
+    const pids = await stopProcess('fetch-process');
     own.builds.synced(new Set());
     await until(() => areGone(pids));
     await until(async () => (await own.unfinished()).length === 0);
@@ -158,7 +158,7 @@ describe('a build that waits for a registry that does not answer', () => {
     await using own = builder();
     const build = assignment();
     own.builds.assign(build);
-    const pids = await stopProcess('fetch-process.ts');
+    const pids = await stopProcess('fetch-process');
     isStalled = false;
     own.builds.assign({ ...build, generation: 2 });
     await until(() => areGone(pids));
@@ -172,7 +172,7 @@ describe('a build that waits for a registry that does not answer', () => {
   it('ends its processes when the runner stops', async () => {
     const own = builder();
     own.builds.assign(assignment());
-    const pids = await stopProcess('fetch-process.ts');
+    const pids = await stopProcess('fetch-process');
     await own[Symbol.asyncDispose]();
     await until(() => areGone(pids));
     assert.deepEqual([own.reports, await own.unfinished()], [[], []]);

@@ -60,7 +60,7 @@ async function imageProcesses(): Promise<number[]> {
   const found: number[] = [];
   for (const pid of await childrenOf(process.pid)) {
     const command = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
-    if (/(fetch|make)-process\.ts/.test(command)) found.push(pid);
+    if (/(fetch|make)-process\.m?[jt]s/.test(command)) found.push(pid);
   }
   return found.sort((a, b) => a - b);
 }

@@ -459,7 +459,7 @@ it('the processes that fetch and unpack have no privileges, and the latter no ne
     const named = new Map<string, number>();
     for (const pid of await childrenOf(process.pid)) {
       const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
-      const module = command.find((word) => /(fetch|make)-process\.ts$/.test(word));
+      const module = command.find((word) => /(fetch|make)-process\.m?[jt]s$/.test(word));
       const status = await processStatus(pid);
       if (
         module !== undefined &&
@@ -468,7 +468,7 @@ it('the processes that fetch and unpack have no privileges, and the latter no ne
           ?.split(/\s+/)
           .every((id) => Number(id) === IMAGE_UID)
       )
-        named.set(path.basename(module), pid);
+        named.set(path.parse(module).name, pid);
     }
     return named.size === 2 ? named : undefined;
   });
@@ -478,7 +478,7 @@ it('the processes that fetch and unpack have no privileges, and the latter no ne
     for (const set of ['CapEff', 'CapPrm', 'CapInh', 'CapAmb'])
       assert.equal(Number.parseInt(status?.get(set) ?? '1', 16), 0, `${module} ${set}`);
     assert.equal(status?.get('NoNewPrivs'), '1', module);
-    assert.equal(readlinkSync(`/proc/${pid}/ns/net`) === own, module === 'fetch-process.ts', module);
+    assert.equal(readlinkSync(`/proc/${pid}/ns/net`) === own, module === 'fetch-process', module);
     assert.notEqual(readlinkSync(`/proc/${pid}/ns/mnt`), readlinkSync('/proc/self/ns/mnt'), module);
   }
   stop.abort();

@@ -14,6 +14,7 @@ import { assertTidy, openTestStore, refuses, type TestStore } from './support/te
 import { filesWith } from '@releap/testing/find-text';
 import { run, sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import type { OciOptions } from '@releap/testing/oci';
+import { programOf } from '@releap/testing/program';
 import { REGISTRY_USER, handmadeRegistry, startRegistry } from '@releap/testing/registry';
 import type { TestRegistry } from '@releap/testing/registry';
 
@@ -457,7 +458,7 @@ test('a process killed in the middle leaves nothing visible, and the next one st
   await writeOciLayout(layout, tars);
   registry.push(layout, 'big:1');
   const cacheDir = path.join(scratch.path, `cache-${(serial += 1)}`);
-  const script = fileURLToPath(new URL('support/image-ensure.ts', import.meta.url));
+  const script = programOf(fileURLToPath(new URL('support/image-ensure.ts', import.meta.url)));
   for (const phase of ['pull', 'unpack', 'write', 'publish']) {
     const child = spawn(process.execPath, [script, cacheDir, `${registry.host}/big:1`], {
       stdio: ['ignore', 'pipe', 'inherit'],

@@ -5,6 +5,7 @@ import { copyFile, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
+import { programOf } from '@releap/testing/program';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isAlive } from '../src/vmm/process-identity.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -14,7 +15,7 @@ import type { Assignment } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
 
-const CHILD = fileURLToPath(new URL('support/lifecycle-child.ts', import.meta.url));
+const CHILD = programOf(fileURLToPath(new URL('support/lifecycle-child.ts', import.meta.url)));
 const ID = '99999999-2222-4333-8444-555555555555';
 
 let home: string;

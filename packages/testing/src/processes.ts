@@ -22,7 +22,7 @@ export async function partPids(home: string): Promise<Partial<Record<Role, numbe
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue;
     const command = await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '');
-    const role = /\/main\.ts\0(control|runner|gateway)\0/.exec(command)?.[1];
+    const role = /\/main\.(?:ts|mjs)\0(control|runner|gateway)\0/.exec(command)?.[1];
     if (role === undefined) continue;
     const environment = await readFile(`/proc/${name}/environ`, 'utf8').catch(() => '');
     if (!environment.includes(`RELEAP_HOME=${home}\0`)) continue;

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
 import { parseSandboxId } from '@releap/contract';
+import { programOf } from '@releap/runner/program';
 import type { BootstrapFile } from '@releap/server';
 import { eventually } from './eventually.ts';
 import { tracesOf } from './leftovers.ts';
@@ -14,7 +15,7 @@ import { temporaryFolder } from './temporary-folder.ts';
 import { TEST_CACHE } from './test-cache.ts';
 
 export const REPO = resolve(import.meta.dirname, '../../..');
-const MAIN = join(REPO, 'packages/server/src/main.ts');
+const MAIN = programOf(join(REPO, 'packages/server/src/main.ts'));
 const READY_DEADLINE_MS = 240_000;
 const COPY_DEADLINE_MS = 60_000;
 const STOP_DEADLINE_MS = 120_000;
@@ -113,7 +114,7 @@ export class Service implements AsyncDisposable {
 
   /** Starts a process on this home, and waits for nothing. */
   spawn(env: Record<string, string> = {}): ChildProcess {
-    const child = spawn(process.execPath, ['--max-semi-space-size=2', MAIN, 'all'], {
+    const child = spawn(process.execPath, ['--max-semi-space-size=2', '--enable-source-maps', MAIN, 'all'], {
       env: { ...testEnvironment(this.home, this.port), ...this.env, ...env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });

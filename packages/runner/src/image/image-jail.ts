@@ -7,6 +7,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { HOSTD } from '../host/hostd.ts';
 import { run } from '../process/index.ts';
+import { programOf, PROGRAMS } from '../process/program.ts';
 
 export interface ImageJailOptions {
   /** The one folder that it can write to. */
@@ -24,8 +25,9 @@ export interface JailedCommand {
 }
 
 const INSTALLATION = fileURLToPath(new URL('../../../../', import.meta.url));
-/** The code of this service, and the libraries that it uses. */
+/** The code of this service, and the libraries that it uses: what a program needs that is not bundled. */
 const CODE = ['packages', 'node_modules'] as const;
+const BUNDLES = '/programs';
 const NODE = '/node';
 /** Where they exist; resolv.conf is often a link to a file elsewhere. */
 const NETWORK_FILES = ['resolv.conf', 'hosts', 'nsswitch.conf', 'gai.conf', 'host.conf'].map(
@@ -53,9 +55,11 @@ export async function jailedModule(
   { folder, network, fileMax }: ImageJailOptions,
 ): Promise<JailedCommand> {
   const files = await librariesOfNode();
+  const program = programOf(module);
+  const isBundled = program !== module;
   const certificates = process.env['SSL_CERT_FILE'] ?? CERTIFICATES;
   const read = [
-    ...CODE.map((name) => [path.join(INSTALLATION, name), `/${name}`]),
+    ...(isBundled ? [[PROGRAMS, BUNDLES]] : CODE.map((name) => [path.join(INSTALLATION, name), `/${name}`])),
     ...(network ? [...NETWORK_FILES, certificates].map((file) => [file, file]) : []),
   ].filter(([file = '']) => existsSync(file));
   const options: [string, string | number][] = [
@@ -68,7 +72,9 @@ export async function jailedModule(
     ['fsize-kib', Math.ceil(fileMax / 1024)],
     ['nproc', THREADS_MAX],
   ];
-  const inside = `/${path.relative(INSTALLATION, module)}`;
+  const inside = isBundled
+    ? path.join(BUNDLES, path.relative(PROGRAMS, program))
+    : `/${path.relative(INSTALLATION, module)}`;
   return {
     program: HOSTD,
     args: [

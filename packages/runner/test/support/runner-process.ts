@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { DesiredState, ObservedStatus } from '@releap/contract';
 import { childrenOf } from '@releap/testing/processes';
+import { programOf } from '@releap/testing/program';
 import type {
   Assignment,
   Observation,
@@ -14,7 +15,7 @@ import type {
   SnapshotObservation,
 } from '../../src/reconcile/assignment.ts';
 
-const CHILD = fileURLToPath(new URL('runner-child.ts', import.meta.url));
+const CHILD = programOf(fileURLToPath(new URL('runner-child.ts', import.meta.url)));
 
 export interface RunnerCall {
   id: number;

@@ -1,6 +1,7 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { programOf } from '@releap/runner/program';
 import type { Logger } from 'pino';
 import type { LogAggregator } from '../log/log-aggregator.ts';
 import { isProcessMessage, type SupervisorMessage } from './messages.ts';
@@ -127,8 +128,9 @@ export class ManagedProcess {
         '--',
         process.execPath,
         '--disable-warning=DeprecationWarning',
+        '--enable-source-maps',
         `--max-semi-space-size=${YOUNG_MAX_MIB}`,
-        program,
+        programOf(program),
         role,
         '--supervised',
       ],

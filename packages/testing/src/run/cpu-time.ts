@@ -200,7 +200,7 @@ function commandOf(pid: number): string {
 
 /** What the run itself starts, beside test files. */
 function ownToolOf(command: string): string {
-  if (command.includes('/main.ts all')) return 'shared service';
+  if (/\/main\.(?:ts|mjs) all/.test(command)) return 'shared service';
   return /\b(go|tsc|oxlint|biome|postgres)\b/.exec(command)?.[0] ?? RUNNER;
 }
 
@@ -209,7 +209,7 @@ function kindOf({ pid, comm }: Stat): string {
   if (command.includes('/qemu-system-'))
     return command.includes(' -incoming ') ? 'VMM (restored)' : 'VMM (booted)';
   if (command.startsWith('postgres') || comm === 'postgres') return 'postgres';
-  const role = /\/main\.ts (all|control|runner|gateway)\b/.exec(command)?.[1];
+  const role = /\/main\.(?:ts|mjs) (all|control|runner|gateway)\b/.exec(command)?.[1];
   if (role !== undefined) return `releap ${role}`;
   // Before the modules that a test preloads.
   if (/\.test\.(?:ts|mjs)\b/.test(command)) return 'test';

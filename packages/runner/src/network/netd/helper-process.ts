@@ -4,6 +4,7 @@ import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { HOSTD } from '../../host/hostd.ts';
+import { programOf } from '../../process/program.ts';
 import { identifyProcess, isAlive, killProcess, type ProcessIdentity } from '../../vmm/process-identity.ts';
 
 const NETD = new URL('../../../../netd/', import.meta.url);
@@ -75,7 +76,8 @@ export class HelperProcess {
       process.execPath,
       `--max-old-space-size=${HEAP_MAX_MIB}`,
       `--max-semi-space-size=${YOUNG_MAX_MIB}`,
-      fileURLToPath(new URL(file, NETD)),
+      '--enable-source-maps',
+      programOf(fileURLToPath(new URL(file, NETD))),
       this.socketPath,
       ...args,
     ];
