@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
@@ -117,7 +117,17 @@ rl1v7:12 1 0 0 0 0 0 0 34 1 0 0 0 0 0 0
 type Step =
   | { kind: 'run'; ms: number; cpu: number; bytes: number }
   | { kind: 'start' | 'end'; vm: number }
-  | { kind: 'pass' | 'commit' | 'crash' | 'restart' | 'deliver' | 'deliver-without-answer' | 'relink' };
+  | {
+      kind:
+        | 'pass'
+        | 'commit'
+        | 'crash'
+        | 'crash-in-commit'
+        | 'restart'
+        | 'deliver'
+        | 'deliver-without-answer'
+        | 'relink';
+    };
 
 const steps: fc.Arbitrary<Step[]> = fc.array(
   fc.oneof(
@@ -138,7 +148,16 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
       weight: 8,
       arbitrary: fc
         .constantFrom(
-          ...(['pass', 'commit', 'crash', 'restart', 'deliver', 'deliver-without-answer', 'relink'] as const),
+          ...([
+            'pass',
+            'commit',
+            'crash',
+            'crash-in-commit',
+            'restart',
+            'deliver',
+            'deliver-without-answer',
+            'relink',
+          ] as const),
         )
         .map((kind) => ({ kind })),
     },
@@ -177,6 +196,7 @@ async function compareWithModel(folder: string, happens: readonly Step[]): Promi
       reader: { read: ({ cgroup }) => structuredClone(machines.get(cgroup)), cpu: () => undefined },
       interfaces: () => new Map(),
       onPass: () => undefined,
+      now: () => START + uptimeMs,
       log,
     });
     sent = undefined;
@@ -252,6 +272,16 @@ async function compareWithModel(folder: string, happens: readonly Step[]): Promi
       case 'crash':
         open();
         break;
+      case 'crash-in-commit': {
+        // The messages are written, and the state is not.
+        const files = readdirSync(folder).filter((name) => !name.endsWith('.message'));
+        const before = files.map((name) => readFileSync(join(folder, name)));
+        meter!.commit();
+        for (const name of readdirSync(folder)) if (!name.endsWith('.message')) rmSync(join(folder, name));
+        files.forEach((name, at) => writeFileSync(join(folder, name), before[at] ?? ''));
+        open();
+        break;
+      }
       case 'restart':
         await meter!.close();
         open();

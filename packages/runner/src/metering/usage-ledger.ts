@@ -110,21 +110,21 @@ export class UsageLedger {
   #spread(vmId: string, before: Reading, after: Reading, passed: number): void {
     const used = COUNTERS.map((name) => growth(before[name], after[name]));
     const memoryKibMs = Math.round(((before.memoryKib + after.memoryKib) / 2) * passed);
-    const totals = [passed, memoryKibMs, ...used];
+    const totals = [memoryKibMs, ...used];
     const given = totals.map(() => 0);
     const beginMs = after.atMs - passed;
     for (let fromMs = beginMs; fromMs < after.atMs; ) {
       const minute = Math.floor(fromMs / MINUTE_MS);
       const untilMs = Math.min(after.atMs, (minute + 1) * MINUTE_MS);
       const share = (untilMs - beginMs) / passed;
-      const [durationMs = 0, kibMs = 0, ...counted] = totals.map((total, at) => {
+      const [kibMs = 0, ...counted] = totals.map((total, at) => {
         const upTo = untilMs === after.atMs ? total : Math.floor(total * share);
         const part = upTo - (given[at] ?? 0);
         given[at] = upTo;
         return part;
       });
       const bucket = this.#bucket(vmId, minute);
-      bucket.durationMs += durationMs;
+      bucket.durationMs += untilMs - fromMs;
       bucket.memoryKibMs += kibMs;
       bucket.diskPeakBytes = Math.max(bucket.diskPeakBytes, before.diskBytes, after.diskBytes);
       COUNTERS.forEach((name, at) => (bucket[name] += counted[at] ?? 0));

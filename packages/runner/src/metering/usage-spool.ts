@@ -33,7 +33,8 @@ interface Saved<State> {
   number: number;
   /** Of the last message that belongs to it. */
   seq: number;
-  state: State;
+  /** Absent before the first commit. */
+  state?: State;
 }
 
 export interface UsageSpoolOptions {
@@ -137,15 +138,20 @@ export class UsageSpool<State, Event> {
       this.#log.warn({ dropped }, 'control has not stored records of use for long; the oldest are dropped');
   }
 
-  #readState(): Omit<Saved<State>, 'state'> & { state: State | undefined } {
+  #readState(): Saved<State> {
+    const path = this.#path('state.json');
     try {
-      return JSON.parse(readFileSync(this.#path('state.json'), 'utf8')) as Saved<State>;
+      return JSON.parse(readFileSync(path, 'utf8')) as Saved<State>;
     } catch (error) {
+      const isNew = (error as NodeJS.ErrnoException).code === 'ENOENT';
+      if (!isNew)
+        this.#log.error({ err: error }, 'the state of the records of use cannot be read; it starts again');
       // Larger than any number that this folder has had, which control may remember.
       const seq = Date.now();
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return { number: 0, seq, state: undefined };
-      this.#log.error({ err: error }, 'the state of the records of use cannot be read; it starts again');
-      return { number: seq, seq, state: undefined };
+      const saved: Saved<State> = { number: isNew ? 0 : seq, seq };
+      // Before the first message: it tells which messages belong to a state.
+      this.#replace(path, JSON.stringify(saved));
+      return saved;
     }
   }
 
