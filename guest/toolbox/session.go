@@ -14,7 +14,11 @@ const (
 	waitingMax  = 256  // commands of a session that have not begun
 	historyMax  = 1000 // ended commands of a session that are kept
 	nameMax     = 128
+	commandMax  = 1 << 20
 )
+
+// textsMax bounds the text of all commands of a session that are kept. Tests lower it.
+var textsMax = 8 << 20
 
 // sessions are shells whose state lasts from one command to the next.
 type sessions struct {
@@ -29,6 +33,7 @@ type session struct {
 
 	mu       sync.Mutex
 	commands []*sessionCommand
+	texts    int // bytes of all commands
 	waiting  chan *sessionCommand
 	ended    string // why, once it has
 }
@@ -249,17 +254,32 @@ func (one *session) enqueue(command *sessionCommand) error {
 	if one.ended != "" {
 		return fail(http.StatusConflict, "session %q has ended: %s; delete it and create another", one.id, one.ended)
 	}
+	for len(one.commands) > 0 && one.commands[0].hasEnded() &&
+		(len(one.commands) >= historyMax || one.texts+len(command.text) > textsMax) {
+		one.texts -= len(one.commands[0].text)
+		one.commands[0].output.forget()
+		one.commands = one.commands[1:]
+	}
+	if one.texts+len(command.text) > textsMax {
+		return fail(http.StatusTooManyRequests, "the commands of session %q that wait have %d bytes, and %d are the most", one.id, one.texts, textsMax)
+	}
 	select {
 	case one.waiting <- command:
 	default:
 		return fail(http.StatusTooManyRequests, "%d commands of session %q wait already, which is the most", waitingMax, one.id)
 	}
 	one.commands = append(one.commands, command)
-	if len(one.commands) > historyMax+waitingMax+1 {
-		one.commands[0].output.forget()
-		one.commands = one.commands[1:]
-	}
+	one.texts += len(command.text)
 	return nil
+}
+
+func (command *sessionCommand) hasEnded() bool {
+	select {
+	case <-command.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func execute(c *call, one *session) error {
@@ -273,6 +293,9 @@ func execute(c *call, one *session) error {
 	}
 	if body.Command == "" || strings.IndexByte(body.Command, 0) >= 0 {
 		return badRequest("command must have at least one byte, and no NUL")
+	}
+	if len(body.Command) > commandMax {
+		return fail(http.StatusRequestEntityTooLarge, "command has %d bytes; %d are the most", len(body.Command), commandMax)
 	}
 	command := &sessionCommand{
 		id: newID(), text: body.Command, async: body.RunAsync || body.Async,

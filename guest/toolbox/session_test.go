@@ -274,6 +274,24 @@ func running(cmdline string) int {
 	return count
 }
 
+func TestCommandsOfASessionAreBoundedInSize(t *testing.T) {
+	b := startBox(t)
+	b.session("big")
+	b.want(413, "POST", "process/session/big/exec", object{"command": strings.Repeat("#", commandMax+1)})
+	before := textsMax
+	textsMax = 4000
+	defer func() { textsMax = before }()
+	long := "echo done #" + strings.Repeat("x", 980)
+	for i := 0; i < 10; i++ {
+		if got := b.exec("big", long); got["output"] != "done\n" {
+			t.Fatal(got["output"])
+		}
+	}
+	if kept := b.want(200, "GET", "process/session/big", nil)["commands"].([]interface{}); len(kept) > 4 {
+		t.Fatal(len(kept))
+	}
+}
+
 func TestDeletingASessionEndsProcessesOfItsGroupsAndRemovesItsPipes(t *testing.T) {
 	b := startBox(t)
 	b.session("d")
