@@ -17,6 +17,7 @@ import {
   TLSSocket,
 } from 'node:tls';
 import type { Duplex } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Handover } from '@releap/contract/netd';
 
 const CONNECT_MS = 15_000;
@@ -24,6 +25,8 @@ const CONNECT_MS = 15_000;
 const IDLE_MS = 4_000;
 const IDLE_PER_HOST = 16;
 const HEADER_MAX_BYTES = 64 * 1024;
+/** How long a client's handshake waits for the protocol of its server: clients wait for 10 s or longer. */
+const PROTOCOL_MS = 5_000;
 /** How long it is remembered that a server does not speak HTTP/2. */
 const PROTOCOL_KNOWN_MS = 10 * 60_000;
 const PROTOCOLS_MAX = 1_000;
@@ -99,16 +102,15 @@ export class Upstream {
     this.#context = context;
   }
 
-  /** Whether this server speaks HTTP/2. One that cannot be reached does not. */
+  /** Whether this server speaks HTTP/2. One that cannot be reached, or takes its time, does not. */
   async speaksHttp2(connection: Handover): Promise<boolean> {
     const server = keyOf(connection);
     if ((this.#http1Until.get(server) ?? 0) > performance.now()) return false;
-    try {
-      await this.session(connection);
-      return true;
-    } catch {
-      return false;
-    }
+    const asked = this.session(connection).then(
+      () => true,
+      () => false,
+    );
+    return await Promise.race([asked, sleep(PROTOCOL_MS, false, { ref: false })]);
   }
 
   /** A connection of HTTP/2 to this server, which all requests of the sandbox to it share. @throws when it speaks only HTTP/1.1 */
