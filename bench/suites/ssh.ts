@@ -1,6 +1,7 @@
 /** Bytes through the SSH gateway, next to Debian's sshd in the same guest. */
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { createReadStream } from 'node:fs';
 import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -8,6 +9,7 @@ import type { SshHostKeys } from '@releap/contract';
 import { type SuiteResult, summaryRows } from '../report.ts';
 import { MeasuredService } from '../service.ts';
 import { interleave, summarize, timed } from '../statistics.ts';
+import { besideTransfers, type Transfer } from '../ssh/beside.ts';
 import { startSshd } from '../ssh/sshd.ts';
 import { type Suite, suiteFolder } from '../suite.ts';
 
@@ -90,7 +92,20 @@ export const ssh: Suite = async ({ samples, progress, signal }) => {
       ],
       samples: taken,
     };
-    return [result];
+    const transfer = (client: Client) => () => client.endless('cat /dev/zero');
+    const [own, other] = Object.values(clients);
+    if (own === undefined || other === undefined) throw new Error('there are two servers');
+    const beside = await besideTransfers({
+      url: new URL(await service.service.toolboxUrl()).origin,
+      transfers: {
+        'a transfer through the SSH gateway': transfer(own),
+        'a transfer through sshd': transfer(other),
+      },
+      rounds: samples,
+      progress,
+      signal,
+    });
+    return [result, beside];
   } finally {
     for (const client of Object.values(clients)) await client.close();
     await service.remove(id);
@@ -128,6 +143,24 @@ class Client {
   /** @param input a file for its standard input */
   async ssh(command: string, input?: string): Promise<void> {
     await this.run('ssh', ['host', command], input);
+  }
+
+  /** Runs a command without an end, once it writes. */
+  async endless(command: string): Promise<Transfer> {
+    const child = spawn('ssh', [...this.#options, 'host', command], { stdio: ['ignore', 'pipe', 'ignore'] });
+    const ended = once(child, 'exit');
+    let bytes = 0;
+    child.stdout.on('data', (chunk: Buffer) => (bytes += chunk.length));
+    await once(child.stdout, 'data');
+    return {
+      get bytes() {
+        return bytes;
+      },
+      async [Symbol.asyncDispose]() {
+        child.kill();
+        await ended;
+      },
+    };
   }
 
   async run(program: string, words: readonly string[], input?: string): Promise<void> {
