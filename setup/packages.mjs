@@ -60,6 +60,7 @@ export const TEST_PACKAGES = [
   },
   { name: 'chromium', command: 'chromium', why: 'a real browser to sign in with' },
   { name: 'openssh-client', command: 'ssh', why: 'a real SSH client' },
+  { name: 'virtualenv', command: 'virtualenv', why: 'the Python SDK of the compatibility facade' },
   { name: 'pebble', command: 'pebble', why: 'a real ACME server to get certificates from' },
   { name: 'knot', command: 'knotd', service: 'knot', why: 'a real DNS server for its challenges' },
   { name: 'bind9-dnsutils', command: 'nsupdate', why: 'dynamic updates of that DNS server' },

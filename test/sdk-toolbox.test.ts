@@ -40,10 +40,11 @@ async function fails(
 describe('process', () => {
   test('executeCommand() takes a folder, variables and a timeout', async () => {
     const { process } = sandbox;
-    const { exitCode, result } = await process.executeCommand('echo $A; pwd; echo e >&2; exit 4', '/tmp', {
+    const { exitCode, result } = await process.executeCommand('echo $A; pwd; exit 4', '/tmp', {
       A: 'b',
     });
-    assert.deepEqual([exitCode, result], [4, 'b\n/tmp\ne\n']);
+    assert.deepEqual([exitCode, result], [4, 'b\n/tmp\n']);
+    assert.equal((await process.executeCommand('echo e >&2')).result, 'e\n');
     await fails(
       () => process.executeCommand('sleep 60', undefined, undefined, 1),
       sdk.DaytonaError,

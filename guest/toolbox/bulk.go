@@ -232,14 +232,24 @@ func (c *call) openFile(given string) (*os.File, int64, error) {
 	return file, info.Size(), nil
 }
 
-// disposition names a part. Names that are not plain ASCII are encoded as RFC 5987 says: clients read others as Latin-1.
+// disposition names a part. Names that are not plain ASCII are encoded as RFC 5987 says. Clients that know only `filename`
+// decode UTF-8, and then the bytes of the Latin-1 characters once more: for them the name is encoded twice.
 func disposition(name, file string) string {
-	plain := true
-	for i := 0; i < len(file) && plain; i++ {
-		plain = file[i] >= ' ' && file[i] < 0x7f && file[i] != '"' && file[i] != '\\' && file[i] != '%'
+	plain, printable := true, true
+	for i := 0; i < len(file); i++ {
+		printable = printable && file[i] >= ' ' && file[i] != 0x7f
+		plain = plain && file[i] < 0x7f && file[i] != '"' && file[i] != '\\' && file[i] != '%'
 	}
-	if plain {
+	if plain && printable {
 		return fmt.Sprintf(`form-data; name="%s"; filename="%s"`, name, file)
 	}
-	return fmt.Sprintf(`form-data; name="%s"; filename*=UTF-8''%s`, name, strings.ReplaceAll(url.QueryEscape(file), "+", "%20"))
+	extended := fmt.Sprintf(`form-data; name="%s"; filename*=UTF-8''%s`, name, strings.ReplaceAll(url.QueryEscape(file), "+", "%20"))
+	if !printable {
+		return extended
+	}
+	twice := make([]rune, len(file))
+	for i := 0; i < len(file); i++ {
+		twice[i] = rune(file[i])
+	}
+	return fmt.Sprintf(`%s; filename="%s"`, extended, strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(string(twice)))
 }

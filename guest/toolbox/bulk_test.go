@@ -2,6 +2,7 @@ package main
 
 import (
 	"mime"
+	"strings"
 	"testing"
 )
 
@@ -11,6 +12,15 @@ func TestNamesOfPartsSurviveAnyClient(t *testing.T) {
 		if err != nil || params["filename"] != name || params["name"] != "file" {
 			t.Errorf("%q became %q: %v", name, params, err)
 		}
+	}
+	// Some clients read only `filename`: as UTF-8, and then the Latin-1 bytes of that as UTF-8 once more.
+	_, twice, found := strings.Cut(disposition("file", "/öl"), `; filename="`)
+	var once []byte
+	for _, char := range strings.TrimSuffix(twice, `"`) {
+		once = append(once, byte(char))
+	}
+	if !found || string(once) != "/öl" {
+		t.Errorf("it is %q for clients of `filename`", once)
 	}
 }
 

@@ -1,0 +1,54 @@
+"""The Python SDK against a service: its generated models refuse a field that is absent or has another type."""
+
+import sys
+
+from daytona import (
+    CreateSandboxFromImageParams,
+    CreateSandboxFromSnapshotParams,
+    Daytona,
+    DaytonaConfig,
+    DaytonaError,
+    DaytonaNotFoundError,
+    Resources,
+)
+
+daytona = Daytona(DaytonaConfig(api_key=sys.argv[1], api_url=sys.argv[2]))
+
+
+def fails(kind, call, text):
+    try:
+        call()
+    except DaytonaError as error:
+        assert type(error) is kind, (type(error), error)
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"nothing failed with {text}")
+
+
+small = Resources(cpu=1, memory=1, disk=1)
+sandbox = daytona.create(
+    CreateSandboxFromImageParams(
+        image="busybox", name="python", env_vars={"A": "b"}, labels={"team": "x"}, resources=small
+    )
+)
+assert sandbox.state == "started", sandbox.state
+assert (sandbox.cpu, sandbox.memory, sandbox.labels["team"]) == (1, 1, "x")
+answer = sandbox.process.exec("echo $A; exit 3")
+assert (answer.exit_code, answer.result) == (3, "b\n"), answer
+assert daytona.get("python").id == sandbox.id
+assert [one.name for one in daytona.list()] == ["python"]
+sandbox.fs.upload_file("öl\n".encode(), "/tmp/öl")
+assert sandbox.fs.download_file("/tmp/öl") == "öl\n".encode()
+assert any(info.name == "öl" for info in sandbox.fs.list_files("/tmp"))
+assert sandbox.get_preview_link(3000).token
+snapshots = daytona.snapshot.list()
+assert any(one.name == "busybox" and one.general for one in snapshots.items), snapshots
+assert daytona.snapshot.get("busybox").state == "active"
+fails(DaytonaNotFoundError, lambda: daytona.get("nowhere"), "not found")
+fails(DaytonaError, lambda: sandbox.archive(), "sandbox archive is not supported")
+fails(DaytonaNotFoundError, lambda: daytona.create(CreateSandboxFromSnapshotParams(snapshot="nothing")), "not found")
+sandbox.stop()
+assert sandbox.state in ("stopped", "destroyed"), sandbox.state
+fails(DaytonaError, sandbox.start, "not supported")
+sandbox.delete()
+print("all passed")
