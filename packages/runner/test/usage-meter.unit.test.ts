@@ -113,6 +113,15 @@ rl1v7:12 1 0 0 0 0 0 0 34 1 0 0 0 0 0 0
   );
 });
 
+/** Leaves what a runner leaves that is killed when its messages are written and its state is not. */
+function crashInCommit(folder: string, meter: UsageMeter): void {
+  const files = readdirSync(folder).filter((name) => !name.endsWith('.message'));
+  const before = files.map((name) => readFileSync(join(folder, name)));
+  meter.commit();
+  for (const name of readdirSync(folder)) if (!name.endsWith('.message')) rmSync(join(folder, name));
+  files.forEach((name, at) => writeFileSync(join(folder, name), before[at] ?? ''));
+}
+
 /** What happens to a machine with two sandboxes, in steps. */
 type Step =
   | { kind: 'run'; ms: number; cpu: number; bytes: number }
@@ -272,16 +281,10 @@ async function compareWithModel(folder: string, happens: readonly Step[]): Promi
       case 'crash':
         open();
         break;
-      case 'crash-in-commit': {
-        // The messages are written, and the state is not.
-        const files = readdirSync(folder).filter((name) => !name.endsWith('.message'));
-        const before = files.map((name) => readFileSync(join(folder, name)));
-        meter!.commit();
-        for (const name of readdirSync(folder)) if (!name.endsWith('.message')) rmSync(join(folder, name));
-        files.forEach((name, at) => writeFileSync(join(folder, name), before[at] ?? ''));
+      case 'crash-in-commit':
+        crashInCommit(folder, meter!);
         open();
         break;
-      }
       case 'restart':
         await meter!.close();
         open();
@@ -318,6 +321,36 @@ async function compareWithModel(folder: string, happens: readonly Step[]): Promi
       for (const value of Object.values(part)) assert.ok(typeof value !== 'number' || value >= 0);
   }
 }
+
+it('a message whose state was not written is never sent: its content is written again', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'usage-'));
+  try {
+    let at = reading({});
+    const open = (): UsageMeter =>
+      new UsageMeter({
+        folder,
+        reader: { read: () => at, cpu: () => undefined },
+        interfaces: () => new Map(),
+        onPass: () => undefined,
+        log,
+      });
+    const first = open();
+    first.begin('a', SOURCE);
+    at = reading({ atMs: START + 61_000, uptimeMs: 61_000, cpuMicros: 5 });
+    first.sample('a');
+    crashInCommit(folder, first);
+    assert.ok(readdirSync(folder).some((name) => name.endsWith('.message')));
+    const second = open();
+    assert.equal(second.spool.next(), undefined);
+    second.commit();
+    assert.deepEqual(
+      second.spool.next()?.pieces.map((piece) => piece.duration_ms),
+      [60_000],
+    );
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
 
 it('records the last use of a micro-VM that ended while no runner ran, and of no other', () => {
   const folder = mkdtempSync(join(tmpdir(), 'usage-'));
