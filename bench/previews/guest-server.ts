@@ -1,14 +1,17 @@
-import { execFile } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { freePort } from '@releap/testing/ports';
+import { until } from '../processes.ts';
 import type { MeasuredService } from '../service.ts';
 
 export const PORT = 8080;
 const BUILD_DEADLINE_MS = 300_000;
 
-/** Builds the server and starts it in a sandbox. @param folder for the program */
-export async function startGuestServer(service: MeasuredService, id: string, folder: string): Promise<void> {
+/** Builds the server. @returns its path */
+export async function buildServer(folder: string): Promise<string> {
   const program = join(folder, 'server');
   await promisify(execFile)(
     'go',
@@ -18,6 +21,29 @@ export async function startGuestServer(service: MeasuredService, id: string, fol
       env: { ...process.env, CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '' },
     },
   );
+  return program;
+}
+
+/** Starts it on this machine, on loopback. */
+export async function startNativeServer(program: string): Promise<AsyncDisposable & { port: number }> {
+  const port = await freePort();
+  const child = spawn(program, [`127.0.0.1:${port}`], { stdio: 'ignore' });
+  await until(
+    'the native server answers',
+    async () => (await fetch(`http://127.0.0.1:${port}/`).catch(() => undefined))?.ok === true,
+  );
+  return {
+    port,
+    async [Symbol.asyncDispose]() {
+      const exited = once(child, 'exit');
+      child.kill('SIGKILL');
+      await exited;
+    },
+  };
+}
+
+/** Starts it in a sandbox. */
+export async function startGuestServer(service: MeasuredService, id: string, program: string): Promise<void> {
   const sent = await fetch(`${await service.service.toolboxUrl()}/${id}/files/upload?path=/tmp/server`, {
     method: 'POST',
     headers: {

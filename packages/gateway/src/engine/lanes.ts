@@ -5,7 +5,7 @@ import type { AddressHold } from './address-holds.ts';
 import { laneName } from './engine-config.ts';
 
 /** A lane without requests for this long is given up. */
-const IDLE_MS = 60_000;
+const IDLE_MS = 300_000;
 /** Longer than the engine can be between its look-up of a lane and its connect. */
 const WITHHELD_MS = 5_000;
 const NOWHERE = 'addr 127.0.0.1 port 1';
