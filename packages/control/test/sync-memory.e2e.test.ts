@@ -11,12 +11,13 @@ import { ensureBootstrap, startControl } from '../src/index.ts';
 import { openDatabase } from '@releap/database';
 import { freshDatabase } from '@releap/testing/postgres';
 import { programOf } from '@releap/testing/program';
+import { rounds } from '@releap/testing/repetitions';
 import { credentialOf, joinAs, TOKENS } from '@releap/testing/credentials';
 import { FACTS, quiet, REGION } from '@releap/testing/world';
 import { WebSocket } from 'ws';
 
 const CHILD = programOf(fileURLToPath(new URL('support/server.ts', import.meta.url)));
-const SANDBOXES = 2_000;
+const SANDBOXES = rounds(1_200, 2_000);
 const MIB = 2 ** 20;
 /** The most that a request may ask for. */
 const ENVIRONMENT_BYTES = MIB;
