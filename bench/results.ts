@@ -68,6 +68,7 @@ const PARTS: Record<string, string[]> = {
   images: ['images'],
   ssh: ['ssh'],
   toolbox: ['toolbox'],
+  compat: ['compat'],
   egress: ['egress'],
   previews: ['previews'],
   intercept: ['intercept'],

@@ -6,12 +6,13 @@ import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { copyFile, mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { isNightly } from '@releap/testing/repetitions';
+import { Uplink } from './support/uplink.ts';
 
 const REPO = fileURLToPath(new URL('..', import.meta.url));
 const SUITES = process.env['RELEAP_TEST_BARE']?.split(',') ?? (isNightly() ? ['trixie', 'bookworm'] : []);
@@ -65,7 +66,7 @@ async function bareRoot(root: string, suite: string): Promise<void> {
 }
 
 /** Runs `walk.sh` in it, with mounts, processes, IPC and a host name of its own; all of it ends with the process. */
-function enter(root: string, home: string): ChildProcess {
+function enter(root: string, home: string, { namespace }: Uplink): ChildProcess {
   const env = {
     PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin',
     HOME: '/root',
@@ -79,15 +80,16 @@ function enter(root: string, home: string): ChildProcess {
     exec chroot . /usr/bin/env -i "$@" sh /walk.sh /service.log`;
   const apart = ['--mount', '--pid', '--ipc', '--uts', '--fork', '--kill-child', '--propagation', 'private'];
   const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
-  return spawn('unshare', [...apart, 'sh', '-c', script, root, ...variables], {
+  const command = ['netns', 'exec', namespace, 'unshare', ...apart, 'sh', '-c', script, root, ...variables];
+  return spawn('ip', command, {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
 }
 
-/** Kernel objects of the service of a home on the machine, outside of its root folder: named by a hash of the home. */
-async function leftOf(home: string): Promise<string[]> {
+/** Links of the service of a home, outside of its root folder: named by a hash of the home. */
+function leftOf(home: string, uplink: Uplink): string[] {
   const tag = createHash('sha256').update(home).digest('hex').slice(0, 8);
-  return (await readdir('/sys/class/net')).filter((name) => name.includes(tag));
+  return uplink.links().filter((name) => name.includes(tag));
 }
 
 describe('a bare machine', {
@@ -100,10 +102,11 @@ describe('a bare machine', {
       const folder = await mkdtemp(join(tmpdir(), 'releap-bare-'));
       const root = join(folder, 'root');
       const home = `/var/lib/releap-${suite}-${process.pid}`;
+      using uplink = Uplink.make(`bare-${suite.slice(0, 4)}`);
       let walk: ChildProcess | undefined;
       try {
         await bareRoot(root, suite);
-        walk = enter(root, home);
+        walk = enter(root, home, uplink);
         let output = '';
         walk.stdout?.on('data', (chunk: Buffer) => {
           output = (output + chunk.toString()).slice(-20_000);
@@ -113,7 +116,7 @@ describe('a bare machine', {
         assert.match(output, /^Linux \S+ .* x86_64 GNU\/Linux$/m);
         assert.match(output, /VMM +QEMU (?:8\.[2-9]|9|1\d)/);
         assert.match(output, /ended in order\n$/);
-        assert.deepEqual(await leftOf(home), []);
+        assert.deepEqual(leftOf(home, uplink), []);
       } finally {
         walk?.kill('SIGKILL');
         await rm(folder, { recursive: true, force: true });
