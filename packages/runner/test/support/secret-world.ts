@@ -38,6 +38,9 @@ export interface SecretWorld extends AsyncDisposable {
   ): Promise<{ stdout: string; stderr: string }>;
 }
 
+/** `npm test` gives what it starts its own configuration, which an npm under test would take for the user's. */
+const withoutNpm = Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^npm_/i.test(name)));
+
 /** @param token the placeholder of the guest */
 export async function startSecretWorld(vmId: string, token: string): Promise<SecretWorld> {
   await using stack = new AsyncDisposableStack();
@@ -75,7 +78,10 @@ export async function startSecretWorld(vmId: string, token: string): Promise<Sec
       ];
       const inNetwork = [`--net=${guest.path}`, '--', 'unshare', '--mount', '--', 'sh', '-c'];
       const command = ['mount --bind "$0" /etc/hosts && exec env "$@"', hosts, ...settings, ...argv];
-      const running = promisify(execFile)('nsenter', [...inNetwork, ...command], { timeout: PROGRAM_MS });
+      const running = promisify(execFile)('nsenter', [...inNetwork, ...command], {
+        timeout: PROGRAM_MS,
+        env: withoutNpm,
+      });
       running.child.stdin?.end();
       return running;
     },
