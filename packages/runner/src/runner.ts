@@ -126,6 +126,8 @@ export interface RunnerOptions {
 
 export interface Runner {
   facts: RunnerFacts;
+  /** Resolves when the control plane has accepted this process for the first time. What it said of an earlier one is over then. */
+  linked: Promise<void>;
   /** Closes everything. Sandboxes and their micro-VMs continue, and a later runner adopts them. */
   close(): Promise<void>;
   /** Ends every micro-VM and removes all that was created for them: the service stops. */
@@ -294,6 +296,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await Promise.all([sandboxQuarantine.open(), snapshotQuarantine.open()]);
 
   let ready = false;
+  const linked = Promise.withResolvers<void>();
   const reconciler: Reconciler = new Reconciler({
     host,
     records: new RecordStore(join(folder, 'state')),
@@ -346,7 +349,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     isReady: () => ready,
     heldMemory: () => heldMemory(machines.memoryBudget, pools),
     handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds, artifacts],
-    onLinked: () => absences.linked(),
+    onLinked: () => {
+      absences.linked();
+      linked.resolve();
+    },
     onSynced: () => absences.synced(),
     onCapabilities: (capabilities) => uplink.linked(capabilities.includes(USAGE_HISTORY_CAPABILITY)),
     onUsageStored: (seq) => uplink.stored(seq),
@@ -454,6 +460,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   };
   return {
     facts,
+    linked: linked.promise,
     close: async () => {
       await closeParts();
       // A home that is never started again leaves nothing on the machine.

@@ -21,6 +21,8 @@ export interface RoleContext {
 export interface RunningRole {
   /** Shown to the user: address, versions. */
   facts: Record<string, string>;
+  /** Resolves when the control plane knows this process. Only of the runner. */
+  linked?: Promise<void>;
   /** The whole service stops: clean up. */
   stop(): Promise<void>;
   /** Only this process ends, another takes over: leave sandboxes running. */
@@ -83,6 +85,7 @@ export async function runRole(
   try {
     const running = await starting;
     send({ type: 'started', facts: running.facts });
+    void running.linked?.then(() => send({ type: 'linked' }));
     log.debug(running.facts, `${role} started`);
   } catch (error) {
     if (ending) return;

@@ -32,6 +32,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
   });
   const { accelerator, vmm, cores, mem_mib: memory } = runner.facts;
   return {
+    linked: runner.linked,
     facts: { accelerator, vmm, capacity: `${cores} cores, ${memory} MiB` },
     stop: () => runner.shutDown(),
     detach: () => runner.close(),

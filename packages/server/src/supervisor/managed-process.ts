@@ -42,6 +42,7 @@ export class ManagedProcess {
   readonly #running: Promise<void>;
   #child: ChildProcess | undefined;
   #hasStarted = false;
+  #isLinked = false;
   /** Whether a process that did not finish must be started again to clean up. */
   #mustCleanUp = false;
 
@@ -52,6 +53,11 @@ export class ManagedProcess {
     // The caller may fail before it awaits this.
     this.started.catch(() => undefined);
     this.#running = this.#keepRunning();
+  }
+
+  /** Whether the control plane has known a process of this service run. */
+  get isLinked(): boolean {
+    return this.#isLinked;
   }
 
   get pid(): number | undefined {
@@ -147,6 +153,7 @@ export class ManagedProcess {
     child.on('message', (message) => {
       if (!isProcessMessage(message)) return;
       if (message.type === 'failed') reason = message.message;
+      if (message.type === 'linked') this.#isLinked = true;
       if (message.type !== 'started') return;
       if (this.#hasStarted) this.#options.log.info(`${role} is back`);
       this.#hasStarted = true;

@@ -4,6 +4,8 @@
 export type ProcessMessage =
   /** It has started; `facts` are shown to the user. */
   | { type: 'started'; facts: Record<string, string> }
+  /** The control plane knows the process. Only of the runner. */
+  | { type: 'linked' }
   /** It cannot start; the process ends after this. */
   | { type: 'failed'; message: string };
 

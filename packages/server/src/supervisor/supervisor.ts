@@ -16,6 +16,8 @@ import { claimPort, preferPort, PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from './p
 /** How long each process may take to stop. */
 const DEADLINES_MS = { gateway: 10_000, runner: 60_000, control: 15_000 };
 const EARLIER_PARTS_MS = 30_000;
+/** Longer than an answer of `/healthz` is repeated. */
+const STALE_HEALTH_MS = 400;
 const HEALTH_POLL_MS = 200;
 const HEALTH_PATIENCE_MS = 60_000;
 /** A terminal sends Ctrl-C to all its processes, and npm forwards it: one key press is more than one signal. */
@@ -132,8 +134,11 @@ export async function runAll(config: Config): Promise<number> {
   const started = Promise.all(all.map((one) => one.started));
   const ready = (async () => {
     const [, runner] = await started;
-    await untilHealthy(localUrl(config.host, port), signals.aborted, (problem) =>
-      log.warn(`not ready yet: ${problem}`),
+    await untilHealthy(
+      localUrl(config.host, port),
+      () => parts.runner.isLinked,
+      signals.aborted,
+      (problem) => log.warn(`not ready yet: ${problem}`),
     );
     return runner ?? {};
   })();
@@ -218,19 +223,27 @@ async function untilEarlierPartsEnded(home: string): Promise<void> {
   }
 }
 
-/** Polls `/healthz` until a sandbox can be created; logs now and then why it cannot. */
+/**
+ * Polls `/healthz` until a sandbox can be created; logs now and then why it cannot. After a kill -9 of the whole service the
+ * control plane still takes the runner for ready, until the new one connects: that answer does not count.
+ */
 async function untilHealthy(
   base: string,
+  isLinked: () => boolean,
   stopped: AbortSignal,
   complain: (problem: string) => void,
 ): Promise<void> {
+  // The control plane gives the same answer for a quarter of a second.
+  let staleUntil = 0;
   for (let patience = Date.now() + HEALTH_PATIENCE_MS; !stopped.aborted; await sleep(HEALTH_POLL_MS)) {
-    let problem: string;
+    let problem = 'the runner has no link to the control plane';
+    const wasLinked = isLinked();
     try {
       const answer = await fetch(`${base}/healthz`, { signal: AbortSignal.timeout(5_000) });
       const text = await answer.text();
-      if (answer.status === 200) return;
-      problem = `${answer.status} ${text.slice(0, 500)}`;
+      if (answer.status !== 200) problem = `${answer.status} ${text.slice(0, 500)}`;
+      else if (!wasLinked) staleUntil = Date.now() + STALE_HEALTH_MS;
+      else if (Date.now() > staleUntil) return;
     } catch (error) {
       problem = error instanceof Error ? error.message : String(error);
     }
