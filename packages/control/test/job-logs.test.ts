@@ -73,6 +73,19 @@ describe('GET /jobs/:id/logs', () => {
     assert.equal(await response.text(), 'first');
   });
 
+  it('with follow waits for a build that is queued, and ends when that is cancelled', async () => {
+    const call = await world.stranger();
+    const first = await building(call, 'app');
+    const [second, third] = [await post(call, 'second'), await post(call, 'third')];
+    runner.logs.set(`/builds/${second}/logs?follow=1`, (_request, response) => response.end('it has begun'));
+    const followed = call('GET', `/jobs/${second}/logs?follow=1`);
+    const cancelled = call('GET', `/jobs/${third}/logs?follow=1`);
+    await fail(first);
+    assert.equal((await followed).text, 'it has begun');
+    assert.equal((await call('DELETE', '/images/third')).status, 204);
+    assert.equal((await cancelled).status, 404);
+  });
+
   it('of a build that has ended is the whole log while its host has it, then its end', async () => {
     const call = await world.stranger();
     const job = await building(call, 'app');

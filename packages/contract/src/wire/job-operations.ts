@@ -23,7 +23,7 @@ export const jobOperations = {
     tag: 'Jobs',
     summary: 'Read the log of a build',
     description:
-      'Of a build that has ended it is the whole log while its machine has it, and afterwards the last 8 KiB.',
+      'Of a build that has ended it is the whole log while its machine has it, and afterwards the last 8 KiB. With `follow` the answer waits until a queued build starts.',
     security: 'workload',
     params: JobParams,
     query: JobLogQuery,
@@ -32,7 +32,7 @@ export const jobOperations = {
       response: { description: 'The log.', schema: Type.String(), contentType: 'text/plain' },
     },
     errors: {
-      404: `${unknownJob} Or the job has no log: it is not a build, or it has not started yet.`,
+      404: `${unknownJob} Or the job has no log: it is not a build, or it has not started.`,
       502: 'The machine that runs the build did not respond.',
     },
   },

@@ -3,6 +3,7 @@
  * the job and stays as long as that.
  */
 import type { Readable } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { isUuid, jobNotFound, notFound, operations, quote, type JobStatus } from '@releap/contract';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
@@ -29,10 +30,38 @@ export interface JobLog {
   log: Readable | string | null;
 }
 
-/** @returns undefined for a job that the project does not have. @throws 502 when the host of a running build does not answer */
-export async function readJobLog(
-  { database, hosts }: { database: Database; hosts: HostClient },
-  { id, projectId, follow, signal }: { id: string; projectId: string; follow: boolean; signal: AbortSignal },
+interface LogContext {
+  database: Database;
+  hosts: HostClient;
+}
+
+interface LogRequest {
+  id: string;
+  projectId: string;
+  follow: boolean;
+  signal: AbortSignal;
+}
+
+/** Interval at which a build that has no log yet is looked at again, in milliseconds. */
+const RETRY_MS = 250;
+
+/**
+ * The log of a job. With `follow` it waits for a build that has not begun, until the client disconnects; builds have a deadline.
+ * @returns undefined for a job that the project does not have
+ * @throws 502 when the host of a running build does not answer
+ */
+export async function readJobLog(context: LogContext, request: LogRequest): Promise<JobLog | undefined> {
+  for (;;) {
+    const job = await readLogNow(context, request);
+    const canCome = job?.kind === 'build' && job.log === null && !hasEnded(job.status);
+    if (!request.follow || !canCome) return job;
+    await sleep(RETRY_MS, undefined, { signal: request.signal });
+  }
+}
+
+async function readLogNow(
+  { database, hosts }: LogContext,
+  { id, projectId, follow, signal }: LogRequest,
 ): Promise<JobLog | undefined> {
   const job = isUuid(id) ? await queryOne(database.pool, WHERE, [id, projectId]) : undefined;
   if (job === undefined) return undefined;
@@ -58,9 +87,9 @@ export async function readJobLog(
   return { kind, status, log: log ?? job.log_tail };
 }
 
-export const hasEnded = (status: JobStatus): boolean => status === 'done' || status === 'failed';
+const hasEnded = (status: JobStatus): boolean => status === 'done' || status === 'failed';
 
-export function jobLogRoutes({ workload }: Planes, context: { database: Database; hosts: HostClient }): void {
+export function jobLogRoutes({ workload }: Planes, context: LogContext): void {
   workload.operation(
     operations.getJobLog,
     async ({ params: { id }, query, principal, reply, abortSignal }): Promise<Readable | string> => {
