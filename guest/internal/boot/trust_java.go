@@ -117,7 +117,7 @@ func withJKS(store, certificate []byte) ([]byte, bool) {
 	if !bytes.Equal(jksDigest(body), store[len(body):]) {
 		return nil, false
 	}
-	out := bytes.Clone(body)
+	out := append([]byte(nil), body...)
 	binary.BigEndian.PutUint32(out[8:], binary.BigEndian.Uint32(out[8:])+1)
 	text := func(s string) {
 		out = binary.BigEndian.AppendUint16(out, uint16(len(s)))
