@@ -76,12 +76,12 @@ function enter(root: string, home: string, { namespace }: Uplink): ChildProcess 
     RELEAP_PORT: '0',
   };
   const script = `set -e; mount --bind "$0" "$0"; cd "$0"
-    mount --rbind /dev dev; mount --rbind /sys sys; mount -t proc proc proc; mount -t tmpfs tmpfs run; mkdir run/lock
+    mount --rbind /dev dev; mount -t sysfs sysfs sys; mount --rbind /sys/fs/cgroup sys/fs/cgroup; mount -t proc proc proc; mount -t tmpfs tmpfs run; mkdir run/lock
     exec chroot . /usr/bin/env -i "$@" sh /walk.sh /service.log`;
   const apart = ['--mount', '--pid', '--ipc', '--uts', '--fork', '--kill-child', '--propagation', 'private'];
   const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
-  const command = ['netns', 'exec', namespace, 'unshare', ...apart, 'sh', '-c', script, root, ...variables];
-  return spawn('ip', command, {
+  const command = ['unshare', ...apart, 'sh', '-c', script, root, ...variables];
+  return spawn('nsenter', [`--net=/run/netns/${namespace}`, '--', ...command], {
     stdio: ['ignore', 'pipe', 'inherit'],
   });
 }
