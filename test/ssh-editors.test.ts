@@ -238,7 +238,7 @@ describe('SSH as editors use it', () => {
     assert.equal(code, 4);
   });
 
-  test('a revoked API key ends its sessions and forwards, and opens nothing any more; another key goes on', async () => {
+  test('a revoked API key ends its sessions and forwards, and opens nothing any more; those of another key continue', async () => {
     await using stopping = new AsyncDisposableStack();
     const [revoked, other] = keys;
     assert.ok(revoked && other);

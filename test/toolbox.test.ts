@@ -65,7 +65,7 @@ describe('sessions and terminals of a sandbox', () => {
     }
   });
 
-  test('survive a pause and a fork, and go on apart', async () => {
+  test('survive a pause and a fork, and continue apart', async () => {
     assert.equal((await call(source, 'POST', 'process/session', { sessionId: 's' })).status, 201);
     const exec = (id: string, command: string, runAsync = false): Promise<{ body: Record<string, string> }> =>
       call(id, 'POST', 'process/session/s/exec', { command, runAsync });

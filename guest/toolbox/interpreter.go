@@ -47,7 +47,7 @@ type contextInfo struct {
 
 type pythonContext struct {
 	info contextInfo
-	turn chan struct{} // holds one token: whoever has it runs code
+	turn chan struct{} // holds one token: the request that takes it runs its code
 
 	// Of the process that runs; with the turn only.
 	cmd      *exec.Cmd
@@ -186,7 +186,7 @@ func (c *call) newContext(id, cwd string) (*pythonContext, error) {
 	return one, nil
 }
 
-// start the process. Its outputs are read by whoever runs code.
+// start the process. Its outputs are read by the request that runs code.
 func (one *pythonContext) start() error {
 	ask, requests, err := os.Pipe()
 	if err != nil {

@@ -75,7 +75,7 @@ func (o *output) notify() {
 	o.changed = make(chan struct{})
 }
 
-// append takes bytes that become the output's. When it is full, the oldest are dropped, whoever has not read them.
+// append takes bytes that become the output's. When it is full, the oldest are dropped, also for readers that have not read them.
 func (o *output) append(stream byte, data []byte) {
 	if len(data) == 0 {
 		return

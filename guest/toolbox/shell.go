@@ -83,7 +83,7 @@ func removePipes() {
 	}
 }
 
-// makePipeFolder makes a folder that the user may enter, in one that nobody else may change.
+// makePipeFolder makes a folder that the user may enter, in one that only root may change.
 func makePipeFolder(user process.User) (string, error) {
 	var failed error
 	for _, base := range pipeBases() {

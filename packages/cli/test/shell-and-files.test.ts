@@ -39,7 +39,7 @@ function onTerminal(args: readonly string[]) {
   return { stdin, stdout, shown, raw, code: runCli(args, terminal, AbortSignal.timeout(120_000)) };
 }
 
-test('shell: a terminal goes on when its user has detached, and its end has the exit code', async () => {
+test('shell: a terminal continues when its user has detached, and its end has the exit code', async () => {
   const first = onTerminal(['shell', 'web']);
   first.stdin.write("X='of the first'; stty size\n");
   await until(async () => first.shown.text.includes('33 90'));

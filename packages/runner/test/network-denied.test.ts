@@ -90,7 +90,7 @@ test('what is denied is in the log with its reason, and is forgotten with the sa
   await world.network.reclaim(new Set());
 });
 
-test('the log outlives the network of a sandbox and a restart of the runner, and goes on with the next network', async () => {
+test('the log outlives the network of a sandbox and a restart of the runner, and continues with the next network', async () => {
   const egress = { enabled: true, allow: [] };
   const counts = async (): Promise<string[]> =>
     ((await world.network.denied('kept')) ?? assert.fail('there is no log'))

@@ -55,7 +55,7 @@ export function commandCommands({ program, context, afterDashes, finish }: Regis
     .command('shell')
     .summary('open a terminal in a sandbox that outlives its connection')
     .description(
-      'Open a shell on a terminal in a sandbox, or attach to it again: it goes on when the connection ends, and when the ' +
+      'Open a shell on a terminal in a sandbox, or attach to it again: it continues when the connection ends, and when the ' +
         'sandbox is paused and resumed. Ctrl-] detaches.',
     )
     .argument('<vm>')

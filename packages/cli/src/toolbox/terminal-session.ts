@@ -29,7 +29,7 @@ export async function attachTerminal(context: Context, toolbox: Toolbox, name: s
   const path = toolboxOperations.connectTerminal.path.replace(':terminal_id', encodeURIComponent(name));
   const ended = Promise.withResolvers<number>();
   const socket = await openSocket(toolbox, path, (opened) => receive(opened, stdout, ended));
-  remark(context, `${isNew ? 'started' : 'attached to'} terminal ${name}; Ctrl-] detaches, and it goes on`);
+  remark(context, `${isNew ? 'started' : 'attached to'} terminal ${name}; Ctrl-] detaches, and it continues`);
   const input = (chunk: Buffer): void => {
     const at = chunk.indexOf(DETACH);
     const typed = at < 0 ? chunk : chunk.subarray(0, at);
@@ -103,7 +103,7 @@ function receive(
       ended.reject(
         new CliError(
           errorOf(text) ??
-            'the connection has ended; the terminal goes on: run the same command to attach again',
+            'the connection has ended; the terminal continues: run the same command to attach again',
         ),
       );
   });

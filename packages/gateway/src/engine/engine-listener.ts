@@ -40,7 +40,7 @@ export async function listenForEngine(path: string, http: HttpServer, refused: b
   await rm(path, { force: true });
   server.listen({ path });
   await once(server, 'listening');
-  // Whoever may enter its folder.
+  // Access is limited by its folder.
   await chmod(path, 0o666);
   return server;
 }

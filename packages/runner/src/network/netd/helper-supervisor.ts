@@ -44,7 +44,7 @@ export interface HelperOptions<Sent extends Message, S extends TSchema> {
   replyMs?: number | undefined;
   /** Before one is started. */
   prepare?: () => Promise<void>;
-  /** Configures one that was started or found. It may go on until the connection is lost. */
+  /** Configures one that was started or found. It may continue until the connection is lost. */
   serve: (connection: HelperConnection<Sent, S>) => Promise<void> | void;
   onHello?: (hello: Extract<HelperEvent<S>, { type: 'hello' }>) => void;
   onRequest: (request: HelperRequest<S>, from: HelperConnection<Sent, S>) => void;
