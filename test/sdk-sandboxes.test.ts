@@ -1,7 +1,7 @@
 /** Sandboxes through the unmodified `@daytonaio/sdk`: only its URL is another one. */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
-import { apiClient, daytonaOf, sdk, type Untyped } from '@releap/testing/daytona';
+import { apiClient, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 
@@ -31,21 +31,6 @@ const listed = async (query: object = {}): Promise<string[]> => {
   for await (const one of daytona.list(query)) names.push(one.name);
   return names;
 };
-
-/** The error must be of the class that the SDK has for its status. */
-async function fails(
-  call: () => Promise<unknown>,
-  error: Untyped,
-  message: RegExp,
-  status?: number,
-): Promise<void> {
-  await assert.rejects(call, (thrown: Untyped) => {
-    assert.equal(thrown.constructor, error, String(thrown));
-    assert.match(thrown.message, message);
-    if (status !== undefined) assert.equal(thrown.statusCode, status);
-    return true;
-  });
-}
 
 describe('a sandbox of the SDK', () => {
   test('create() runs it with its environment, labels and size, dedicated and not persistent', async () => {

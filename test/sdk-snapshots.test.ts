@@ -4,7 +4,7 @@ import { execFile } from 'node:child_process';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
-import { apiClient, daytonaOf, sdk, type Untyped } from '@releap/testing/daytona';
+import { apiClient, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
 import { temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import { startRegistry, type TestRegistry } from '@releap/testing/registry';
 import type { Service } from '@releap/testing/service';
@@ -39,14 +39,6 @@ after(async () => {
 /** A step each costs a process in an emulated guest. The same text is built once. */
 const image = (): Untyped =>
   sdk.Image.base(base).env({ COLOUR: 'blue' }).runCommands('echo made with care > /made; cat /made');
-
-async function fails(call: () => Promise<unknown>, error: Untyped, message: RegExp): Promise<void> {
-  await assert.rejects(call, (thrown: Untyped) => {
-    assert.equal(thrown.constructor, error, String(thrown));
-    assert.match(thrown.message, message);
-    return true;
-  });
-}
 
 describe('a snapshot of the declarative builder', () => {
   let built: Untyped;

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { computeSdk, daytonaOf, sdk, type Untyped } from '@releap/testing/daytona';
+import { computeSdk, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
@@ -22,20 +22,6 @@ before(async () => {
 after(async () => {
   await service?.[Symbol.asyncDispose]();
 });
-
-async function fails(
-  call: () => Promise<unknown>,
-  error: Untyped,
-  message: RegExp,
-  status?: number,
-): Promise<void> {
-  await assert.rejects(call, (thrown: Untyped) => {
-    assert.equal(thrown.constructor, error, String(thrown));
-    assert.match(thrown.message, message);
-    if (status !== undefined) assert.equal(thrown.statusCode, status);
-    return true;
-  });
-}
 
 describe('process', () => {
   test('executeCommand() takes a folder, variables and a timeout', async () => {

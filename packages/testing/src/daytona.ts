@@ -2,6 +2,7 @@
  * The unmodified SDK whose protocol the compatibility facade speaks, and its generated client. The set-up of tests installs
  * them apart from our packages, so they have no types here.
  */
+import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { REPO, type Service } from './service.ts';
@@ -21,4 +22,19 @@ process.env['NO_PROXY'] = '127.0.0.1,localhost';
 /** A client of the service, as its users make one: with another URL. */
 export function daytonaOf({ bootstrap }: Pick<Service, 'bootstrap'>, options: object = {}): Untyped {
   return new sdk.Daytona({ apiKey: bootstrap.api_key, apiUrl: bootstrap.compat_url, ...options });
+}
+
+/** The error of a call must be of the class that the SDK has for its status. */
+export async function fails(
+  call: () => Promise<unknown>,
+  error: Untyped,
+  message: RegExp,
+  status?: number,
+): Promise<void> {
+  await assert.rejects(call, (thrown: Untyped) => {
+    assert.equal(thrown.constructor, error, String(thrown));
+    assert.match(thrown.message, message);
+    if (status !== undefined) assert.equal(thrown.statusCode, status);
+    return true;
+  });
 }
