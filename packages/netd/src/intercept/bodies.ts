@@ -16,6 +16,8 @@ const REQUEST_HELD_BYTES = 1024 * 1024;
 export const RESPONSE_HELD_BYTES = 256 * 1024;
 /** Longest content of a compressed body that is read ahead. */
 const OPENED_MAX_BYTES = 8 * 1024 * 1024;
+/** And at most so many times what was read of it: deflate does not reach more, and a small body holds little. */
+const OPENED_RATIO = 1_032;
 /** What all messages together may hold. */
 const HELD_MAX_BYTES = 96 * 1024 * 1024;
 
@@ -56,6 +58,12 @@ export function reserve(bytes: number): Disposable | undefined {
   if (heldBytes + bytes > HELD_MAX_BYTES) return undefined;
   heldBytes += bytes;
   return { [Symbol.dispose]: () => void (heldBytes -= bytes) };
+}
+
+function reserveOrRefuse(bytes: number): Disposable {
+  const held = reserve(bytes);
+  if (held === undefined) throw new RefusedRequest(503, 'too many requests are being held');
+  return held;
 }
 
 /** The whole of a body of known length. Rejects when it is cut off. */
@@ -111,13 +119,13 @@ export async function replaceInBody(
   const stream = { source, stages, coding: coding === 'plain' ? '' : coding.name };
   if (length === undefined) return { body: stream };
   const ahead = Math.min(length, REQUEST_HELD_BYTES);
-  const held = reserve(ahead);
-  if (held === undefined) throw new RefusedRequest(503, 'too many requests are being held');
-  hold.use(held);
+  hold.use(reserveOrRefuse(ahead));
   const isWhole = length <= REQUEST_HELD_BYTES;
   const read = isWhole ? await collect(source) : await readAhead(source, ahead);
   // As much of each long body, whatever the segments that it came in.
-  const content = await open(read.subarray(0, ahead), coding);
+  const openedMax = coding === 'plain' ? 0 : Math.min(OPENED_MAX_BYTES, OPENED_RATIO * ahead);
+  using _opened = reserveOrRefuse(openedMax);
+  const content = await open(read.subarray(0, ahead), coding, openedMax);
   const filled = content === undefined ? undefined : rewrite(matcher, content);
   if (filled === undefined || !replaced) {
     if (isWhole) return { body: read, length };
@@ -133,9 +141,9 @@ export async function replaceInBody(
 }
 
 /** The content of what was read of a body; undefined when it is not of its coding, or too long. */
-async function open(read: Buffer, coding: Coding | 'plain'): Promise<Buffer | undefined> {
+async function open(read: Buffer, coding: Coding | 'plain', max: number): Promise<Buffer | undefined> {
   if (coding === 'plain') return read;
-  return await coding.decode(read, OPENED_MAX_BYTES).catch(() => undefined);
+  return await coding.decode(read, max).catch(() => undefined);
 }
 
 /** At least so many bytes of a longer body; the rest stays in it. Rejects when it is cut off. */
