@@ -204,6 +204,9 @@ func (one *pythonContext) start() error {
 	for _, stream := range []byte{stdout, stderr} {
 		reader, writer, err := os.Pipe()
 		if err != nil {
+			one.pipes.closeReaders()
+			requests.Close()
+			answers.Close()
 			return err
 		}
 		defer writer.Close()
@@ -215,6 +218,7 @@ func (one *pythonContext) start() error {
 		one.pipes.readers = append(one.pipes.readers, &outputPipe{file: reader, stream: stream})
 	}
 	if err := one.cmd.Start(); err != nil {
+		one.pipes.closeReaders()
 		requests.Close()
 		answers.Close()
 		return fail(http.StatusNotImplemented, "python3 does not start: %v", err)
@@ -249,9 +253,7 @@ func (one *pythonContext) end() {
 	killSession(one.cmd.Process.Pid)
 	<-one.done
 	one.requests.Close()
-	for _, pipe := range one.pipes.readers {
-		pipe.file.Close()
-	}
+	one.pipes.closeReaders()
 }
 
 type interpreterMessage struct {

@@ -326,6 +326,13 @@ func (p *pipes) close() {
 	}
 }
 
+// closeReaders ends the outputs of a command that has none, or whose processes have all been killed.
+func (p *pipes) closeReaders() {
+	for _, pipe := range p.readers {
+		pipe.file.Close()
+	}
+}
+
 // pump reads until the end, or until a deadline is set.
 func (o *outputPipe) pump() {
 	defer close(o.paused)
