@@ -8,11 +8,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"sort"
 	"sync"
 	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
 )
@@ -33,8 +31,8 @@ var interpreterProgram string
 
 // contexts are Python processes whose variables last from one request to the next.
 type contexts struct {
-	mu   sync.Mutex
-	byID map[string]*pythonContext
+	*registry[*pythonContext]
+	makingDefault sync.Mutex
 }
 
 type contextInfo struct {
@@ -75,12 +73,12 @@ type cellAnswer struct {
 }
 
 func (t *toolbox) addInterpreters() {
-	all := &contexts{byID: map[string]*pythonContext{}}
+	all := &contexts{registry: newRegistry[*pythonContext]("context", contextsMax)}
 	t.add("POST", "process/code-run", codeRun)
 	t.add("GET", "process/interpreter/execute", all.execute)
 	t.add("POST", "process/interpreter/context", all.create)
 	t.add("GET", "process/interpreter/context", all.list)
-	t.add("DELETE", "process/interpreter/context/*", all.remove)
+	t.add("DELETE", "process/interpreter/context/*", all.with(all.delete))
 }
 
 func (all *contexts) create(c *call) error {
@@ -94,76 +92,39 @@ func (all *contexts) create(c *call) error {
 	if body.Language != "" && body.Language != interpreterName {
 		return fail(http.StatusNotImplemented, "POST /process/interpreter/context: the language %q is not supported, only %s", body.Language, interpreterName)
 	}
-	one, err := c.newContext(newID(), body.Cwd)
+	id := newID()
+	one, err := all.add(id, func() (*pythonContext, error) { return c.newContext(id, body.Cwd) })
 	if err != nil {
-		return err
-	}
-	if err := all.keep(one); err != nil {
-		one.end()
 		return err
 	}
 	return c.send(http.StatusOK, one.info)
 }
 
-func (all *contexts) keep(one *pythonContext) error {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if len(all.byID) >= contextsMax {
-		return fail(http.StatusTooManyRequests, "there are %d contexts, which is the most: delete one", contextsMax)
-	}
-	all.byID[one.info.ID] = one
-	return nil
-}
-
 func (all *contexts) list(c *call) error {
-	all.mu.Lock()
-	infos := make([]contextInfo, 0, len(all.byID))
-	for _, one := range all.byID {
+	infos := []contextInfo{}
+	for _, one := range all.all() {
 		infos = append(infos, one.info)
 	}
-	all.mu.Unlock()
-	sort.Slice(infos, func(i, j int) bool { return infos[i].CreatedAt < infos[j].CreatedAt })
 	return c.send(http.StatusOK, object{"contexts": infos})
 }
 
-func (all *contexts) remove(c *call) error {
-	all.mu.Lock()
-	one := all.byID[c.params[0]]
-	delete(all.byID, c.params[0])
-	all.mu.Unlock()
-	if one == nil {
-		return fail(http.StatusNotFound, "context %q not found", c.params[0])
-	}
+func (all *contexts) delete(c *call, one *pythonContext) error {
+	all.remove(one.info.ID, one)
 	one.end()
 	return c.send(http.StatusOK, object{"message": "deleted"})
 }
 
-// find a context; the default one is made when it is first used.
-func (all *contexts) find(c *call, id string) (*pythonContext, error) {
-	if id == "" {
-		id = defaultContext
+// of finds a context; the default one is made when it is first used.
+func (all *contexts) of(c *call, id string) (*pythonContext, error) {
+	if id != "" && id != defaultContext {
+		return all.find(id)
 	}
-	all.mu.Lock()
-	one := all.byID[id]
-	all.mu.Unlock()
-	if one != nil {
+	all.makingDefault.Lock()
+	defer all.makingDefault.Unlock()
+	if one, err := all.find(defaultContext); err == nil {
 		return one, nil
 	}
-	if id != defaultContext {
-		return nil, fail(http.StatusNotFound, "context %q not found", id)
-	}
-	one, err := c.newContext(id, "")
-	if err != nil {
-		return nil, err
-	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if other := all.byID[id]; other != nil {
-		go one.end()
-		return other, nil
-	}
-	all.byID[id] = one
-	return one, nil
+	return all.add(defaultContext, func() (*pythonContext, error) { return c.newContext(defaultContext, "") })
 }
 
 func (c *call) newContext(id, cwd string) (*pythonContext, error) {
@@ -282,7 +243,7 @@ func (all *contexts) execute(c *call) error {
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(silenceMax))
 	go s.receive(func(int, []byte) error { return nil })
-	one, err := all.find(c, request.ContextID)
+	one, err := all.of(c, request.ContextID)
 	if err != nil {
 		_, text := statusOf(err)
 		s.finish(websocket.ClosePolicyViolation, text)
@@ -296,11 +257,7 @@ func (all *contexts) execute(c *call) error {
 	code, text := one.run(s, request)
 	if one.hasEnded() {
 		// It was killed, or has ended itself: the next request gets a new one.
-		all.mu.Lock()
-		if all.byID[one.info.ID] == one {
-			delete(all.byID, one.info.ID)
-		}
-		all.mu.Unlock()
+		all.remove(one.info.ID, one)
 		one.end()
 	}
 	one.turn <- struct{}{}
@@ -348,7 +305,7 @@ func (one *pythonContext) run(s *socket, request cellRequest) (int, string) {
 	into.forget()
 	switch {
 	case errors.Is(failed, os.ErrDeadlineExceeded):
-		_ = s.sendJSON(interpreterMessage{Type: "control", Text: "interrupted"})
+		// Without a control message: clients take one for the end of the code, and do not wait for the close.
 		return closeOfTimeout, "the code ran longer than its timeout"
 	case failed != nil:
 		return websocket.CloseInternalServerErr, failed.Error()
@@ -398,45 +355,4 @@ func (one *pythonContext) await(s *socket, number int, timeout time.Duration) (a
 			return answer, failed
 		}
 	}
-}
-
-// sendOutput sends what the code writes as text. Characters that are cut between two reads are put together.
-func sendOutput(s *socket, from *output) {
-	r := from.read()
-	defer r.close()
-	held := map[byte][]byte{}
-	for {
-		chunks, ok := r.take(s.gone)
-		if !ok || len(chunks) == 0 {
-			for stream, rest := range held {
-				sendText(s, stream, rest)
-			}
-			return
-		}
-		for _, one := range chunks {
-			data := append(held[one.stream], one.data...)
-			whole := len(data) - cutRune(data)
-			held[one.stream] = append([]byte(nil), data[whole:]...)
-			sendText(s, one.stream, data[:whole])
-		}
-	}
-}
-
-func sendText(s *socket, stream byte, data []byte) {
-	if len(data) > 0 {
-		_ = s.sendJSON(interpreterMessage{Type: map[byte]string{stdout: "stdout", stderr: "stderr"}[stream], Text: string(data)})
-	}
-}
-
-// cutRune is how many bytes at the end are the beginning of a character.
-func cutRune(data []byte) int {
-	for back := 1; back < utf8.UTFMax && back <= len(data); back++ {
-		if b := data[len(data)-back]; utf8.RuneStart(b) {
-			if b >= utf8.RuneSelf && !utf8.FullRune(data[len(data)-back:]) {
-				return back
-			}
-			return 0
-		}
-	}
-	return 0
 }

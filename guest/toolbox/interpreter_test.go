@@ -80,7 +80,7 @@ func TestCodeThatRunsTooLongIsInterruptedAndKeepsItsVariables(t *testing.T) {
 	b := startBox(t)
 	b.cell(object{"code": "y = 5"})
 	got, code := b.cell(object{"code": "import time\ntime.sleep(1000)", "timeout": 0.3})
-	if code != closeOfTimeout || textOf(got, "control") != "interrupted" {
+	if code != closeOfTimeout || len(got) != 0 {
 		t.Fatalf("%d %+v", code, got)
 	}
 	if got, _ := b.cell(object{"code": "print(y)"}); textOf(got, "stdout") != "5\n" {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"syscall"
 	"time"
 )
 
@@ -21,6 +22,7 @@ const (
 	// idlePatience bounds an idle kept-alive connection; the gateway closes its own sooner.
 	idlePatience = 5 * time.Minute
 	headerMax    = 64 << 10
+	umask        = 0o022
 )
 
 func main() {
@@ -32,6 +34,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	// That of new files and of commands.
+	syscall.Umask(umask)
 	removePipes()
 	server := newServer(newToolbox())
 	// EOF: the agent has ended.

@@ -168,6 +168,11 @@ func codeRun(c *call) error {
 	if err != nil {
 		return err
 	}
+	var figures *charts
+	if body.Language == "python" {
+		figures = c.collectCharts(cmd)
+		defer figures.close()
+	}
 	result, err := run(c.r.Context(), cmd, stdin, timeout, true)
 	if err != nil {
 		return err
@@ -175,6 +180,9 @@ func codeRun(c *call) error {
 	answer := object{"exitCode": result.code, "result": result.output.text(0)}
 	if result.output.dropped {
 		answer["truncated"] = true
+	}
+	if shown := figures.read(); len(shown) > 0 {
+		answer["artifacts"] = object{"charts": shown}
 	}
 	if result.timedOut {
 		told := describe(fail(http.StatusRequestTimeout, "the code was ended: it ran longer than its timeout of %v", timeout))
@@ -192,7 +200,7 @@ func (c *call) firstInterpreter(language string, candidates [][]string) ([]strin
 		}
 		names = append(names, candidate[0])
 	}
-	return nil, fail(http.StatusNotImplemented, "the image has no interpreter for %s: %s", language, strings.Join(names, " or "))
+	return nil, fail(http.StatusNotImplemented, "POST /process/code-run: the image has no interpreter for %s: %s", language, strings.Join(names, " or "))
 }
 
 // temporaryFile writes a file that only the sandbox's user may read, in a folder of its own.

@@ -21,10 +21,7 @@ const (
 var textsMax = 8 << 20
 
 // sessions are shells whose state lasts from one command to the next.
-type sessions struct {
-	mu   sync.Mutex
-	byID map[string]*session
-}
+type sessions struct{ *registry[*session] }
 
 type session struct {
 	id     string
@@ -64,17 +61,11 @@ type sessionInfo struct {
 }
 
 func (t *toolbox) addSessions() {
-	s := &sessions{byID: map[string]*session{}}
+	s := sessions{newRegistry[*session]("session", sessionsMax)}
 	t.add("POST", "process/session", s.create)
 	t.add("GET", "process/session", s.list)
-	for _, path := range []string{"process/session/entrypoint", "process/session/entrypoint/logs"} {
-		path := path
-		t.add("GET", path, func(*call) error {
-			return fail(http.StatusNotImplemented, "GET /%s is not supported; the log of the entrypoint is GET /vms/{id}/logs of the API", path)
-		})
-	}
 	t.add("GET", "process/session/*", s.with(func(c *call, one *session) error { return c.send(http.StatusOK, one.describe()) }))
-	t.add("DELETE", "process/session/*", s.remove)
+	t.add("DELETE", "process/session/*", s.with(s.delete))
 	t.add("POST", "process/session/*/exec", s.with(execute))
 	t.add("GET", "process/session/*/command/*", s.withCommand(func(c *call, one *sessionCommand) error {
 		return c.send(http.StatusOK, one.describe())
@@ -83,19 +74,7 @@ func (t *toolbox) addSessions() {
 	t.add("POST", "process/session/*/command/*/input", s.withCommand(input))
 }
 
-func (s *sessions) with(handle func(*call, *session) error) handler {
-	return func(c *call) error {
-		s.mu.Lock()
-		one := s.byID[c.params[0]]
-		s.mu.Unlock()
-		if one == nil {
-			return fail(http.StatusNotFound, "session %q not found", c.params[0])
-		}
-		return handle(c, one)
-	}
-}
-
-func (s *sessions) withCommand(handle func(*call, *sessionCommand) error) handler {
+func (s sessions) withCommand(handle func(*call, *sessionCommand) error) handler {
 	return s.with(func(c *call, one *session) error {
 		command := one.find(c.params[1])
 		if command == nil {
@@ -105,7 +84,7 @@ func (s *sessions) withCommand(handle func(*call, *sessionCommand) error) handle
 	})
 }
 
-func (s *sessions) create(c *call) error {
+func (s sessions) create(c *call) error {
 	var body struct {
 		SessionID string `json:"sessionId"`
 	}
@@ -116,24 +95,21 @@ func (s *sessions) create(c *call) error {
 	if err := checkName("sessionId", id); err != nil {
 		return err
 	}
+	// The runner serves the session of the image's entrypoint.
 	if id == "entrypoint" {
 		return badRequest("the sessionId %q is reserved", id)
 	}
-	one := &session{id: id, closed: make(chan struct{}), waiting: make(chan *sessionCommand, waitingMax)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.byID[id] != nil {
-		return fail(http.StatusConflict, "session %q exists already", id)
-	}
-	if len(s.byID) >= sessionsMax {
-		return fail(http.StatusTooManyRequests, "there are %d sessions, which is the most: delete one", sessionsMax)
-	}
-	shell, err := startShell(c)
+	one, err := s.add(id, func() (*session, error) {
+		shell, err := startShell(c)
+		if err != nil {
+			return nil, err
+		}
+		waiting := make(chan *sessionCommand, waitingMax)
+		return &session{id: id, shell: shell, closed: make(chan struct{}), waiting: waiting}, nil
+	})
 	if err != nil {
 		return err
 	}
-	one.shell = shell
-	s.byID[id] = one
 	go one.run()
 	return c.done(http.StatusCreated)
 }
@@ -146,35 +122,23 @@ func checkName(what, name string) error {
 	return nil
 }
 
-func (s *sessions) list(c *call) error {
-	s.mu.Lock()
-	all := make([]*session, 0, len(s.byID))
-	for _, one := range s.byID {
-		all = append(all, one)
-	}
-	s.mu.Unlock()
-	infos := make([]sessionInfo, 0, len(all))
-	for _, one := range all {
+func (s sessions) list(c *call) error {
+	infos := []sessionInfo{}
+	for _, one := range s.all() {
 		infos = append(infos, one.describe())
 	}
 	return c.send(http.StatusOK, infos)
 }
 
-func (s *sessions) remove(c *call) error {
-	return s.with(func(c *call, one *session) error {
-		s.mu.Lock()
-		if s.byID[one.id] == one {
-			delete(s.byID, one.id)
-		}
-		s.mu.Unlock()
-		one.end("the session was deleted")
-		one.mu.Lock()
-		defer one.mu.Unlock()
-		for _, command := range one.commands {
-			command.output.forget()
-		}
-		return c.done(http.StatusNoContent)
-	})(c)
+func (s sessions) delete(c *call, one *session) error {
+	s.remove(one.id, one)
+	one.end("the session was deleted")
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	for _, command := range one.commands {
+		command.output.forget()
+	}
+	return c.done(http.StatusNoContent)
 }
 
 func (one *session) describe() sessionInfo {

@@ -143,7 +143,6 @@ func TestASessionKeepsItsStateAndTellsStreamsApart(t *testing.T) {
 	b.want(204, "DELETE", "process/session/s", nil)
 	b.want(404, "GET", "process/session/s", nil)
 	b.want(400, "POST", "process/session", object{"sessionId": "../x"})
-	b.want(501, "GET", "process/session/entrypoint/logs", nil)
 }
 
 func TestASessionWorksInEachShell(t *testing.T) {

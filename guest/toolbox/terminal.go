@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"sort"
 	"sync"
 	"syscall"
 	"time"
@@ -25,11 +24,7 @@ const (
 	lastWords = 200 * time.Millisecond
 )
 
-// terminals by id.
-type terminals struct {
-	mu   sync.Mutex
-	byID map[string]*terminal
-}
+type terminals struct{ *registry[*terminal] }
 
 type terminalInfo struct {
 	ID        string            `json:"id"`
@@ -59,40 +54,24 @@ type terminal struct {
 }
 
 func (t *toolbox) addTerminals() {
-	all := &terminals{byID: map[string]*terminal{}}
+	all := terminals{newRegistry[*terminal]("PTY session", terminalsMax)}
+	all.giveWay = func(old *terminal) bool {
+		ended := old.hasEnded()
+		if ended {
+			old.output.forget()
+		}
+		return ended
+	}
 	t.add("POST", "process/pty", all.create)
 	t.add("GET", "process/pty", all.list)
 	t.add("GET", "process/pty/*", all.with(func(c *call, one *terminal) error { return c.send(http.StatusOK, one.describe()) }))
 	t.add("DELETE", "process/pty/*", all.with(func(c *call, one *terminal) error {
-		all.mu.Lock()
-		if all.byID[one.info.ID] == one {
-			delete(all.byID, one.info.ID)
-		}
-		all.mu.Unlock()
+		all.remove(one.info.ID, one)
 		one.end()
 		return c.send(http.StatusOK, object{"message": "deleted"})
 	}))
 	t.add("POST", "process/pty/*/resize", all.with(resize))
 	t.add("GET", "process/pty/*/connect", all.connect)
-}
-
-func (all *terminals) find(id string) (*terminal, error) {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if one := all.byID[id]; one != nil {
-		return one, nil
-	}
-	return nil, fail(http.StatusNotFound, "PTY session %q not found", id)
-}
-
-func (all *terminals) with(handle func(*call, *terminal) error) handler {
-	return func(c *call) error {
-		one, err := all.find(c.params[0])
-		if err != nil {
-			return err
-		}
-		return handle(c, one)
-	}
 }
 
 type size struct {
@@ -107,7 +86,7 @@ func (s size) check() error {
 	return nil
 }
 
-func (all *terminals) create(c *call) error {
+func (all terminals) create(c *call) error {
 	body := struct {
 		ID        string            `json:"id"`
 		Cwd       string            `json:"cwd"`
@@ -124,59 +103,34 @@ func (all *terminals) create(c *call) error {
 	if err := body.size.check(); err != nil {
 		return err
 	}
-	one, err := c.newTerminal(body.Cwd, body.Envs)
+	_, err := all.add(body.ID, func() (*terminal, error) {
+		one, err := c.newTerminal(body.Cwd, body.Envs)
+		if err != nil {
+			return nil, err
+		}
+		one.info = terminalInfo{
+			ID: body.ID, Cwd: one.cmd.Dir, Envs: body.Envs, Cols: body.Cols, Rows: body.Rows,
+			CreatedAt: time.Now().UTC().Format(time.RFC3339Nano), LazyStart: body.LazyStart,
+		}
+		if one.info.Envs == nil {
+			one.info.Envs = map[string]string{}
+		}
+		if body.LazyStart {
+			return one, nil
+		}
+		return one, one.start()
+	})
 	if err != nil {
 		return err
-	}
-	one.info = terminalInfo{
-		ID: body.ID, Cwd: one.cmd.Dir, Envs: body.Envs, Cols: body.Cols, Rows: body.Rows,
-		CreatedAt: time.Now().UTC().Format(time.RFC3339Nano), LazyStart: body.LazyStart,
-	}
-	if one.info.Envs == nil {
-		one.info.Envs = map[string]string{}
-	}
-	if err := all.keep(one); err != nil {
-		return err
-	}
-	if !body.LazyStart {
-		if err := one.start(); err != nil {
-			all.mu.Lock()
-			delete(all.byID, body.ID)
-			all.mu.Unlock()
-			return err
-		}
 	}
 	return c.send(http.StatusCreated, object{"sessionId": body.ID})
 }
 
-// keep a new terminal. One that has ended gives its place.
-func (all *terminals) keep(one *terminal) error {
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for id, old := range all.byID {
-		if old.hasEnded() && (id == one.info.ID || len(all.byID) >= terminalsMax) {
-			delete(all.byID, id)
-			old.output.forget()
-		}
-	}
-	if all.byID[one.info.ID] != nil {
-		return fail(http.StatusConflict, "PTY session %q exists already", one.info.ID)
-	}
-	if len(all.byID) >= terminalsMax {
-		return fail(http.StatusTooManyRequests, "there are %d PTY sessions, which is the most: delete one", terminalsMax)
-	}
-	all.byID[one.info.ID] = one
-	return nil
-}
-
-func (all *terminals) list(c *call) error {
-	all.mu.Lock()
-	infos := make([]terminalInfo, 0, len(all.byID))
-	for _, one := range all.byID {
+func (all terminals) list(c *call) error {
+	infos := []terminalInfo{}
+	for _, one := range all.all() {
 		infos = append(infos, one.describe())
 	}
-	all.mu.Unlock()
-	sort.Slice(infos, func(i, j int) bool { return infos[i].CreatedAt < infos[j].CreatedAt })
 	return c.send(http.StatusOK, object{"sessions": infos})
 }
 
@@ -332,7 +286,7 @@ type control struct {
 }
 
 // connect carries a terminal over a WebSocket. After its shell has ended, the close frame has the exit code.
-func (all *terminals) connect(c *call) error {
+func (all terminals) connect(c *call) error {
 	one, failed := all.find(c.params[0])
 	s, err := c.upgrade()
 	if err != nil {

@@ -59,7 +59,7 @@ func writeFile(target string, owner process.User, content io.Reader) error {
 			return writeFile(resolved, owner, content)
 		}
 	}
-	temporary, file, err := openTemporary(dir)
+	temporary, file, err := openTemporary(dir, mode)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,8 @@ func writeFile(target string, owner process.User, content io.Reader) error {
 	if err == nil && (uid != os.Getuid() || gid != os.Getgid()) {
 		err = file.Chown(uid, gid)
 	}
-	if err == nil {
+	// A new file has its permissions, unless they have bits that the umask removes. A change of them costs as much as a write.
+	if err == nil && mode != newMode {
 		err = unix.Fchmod(int(file.Fd()), mode)
 	}
 	if closed := file.Close(); err == nil {
@@ -82,13 +83,14 @@ func writeFile(target string, owner process.User, content io.Reader) error {
 	return err
 }
 
-func openTemporary(dir int) (string, *os.File, error) {
+// openTemporary creates a file that no one may access who may not access the one that it becomes.
+func openTemporary(dir int, mode uint32) (string, *os.File, error) {
 	var random [8]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return "", nil, err
 	}
 	name := ".releap-" + hex.EncodeToString(random[:]) + ".tmp"
-	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode&newMode)
 	if err != nil {
 		return "", nil, err
 	}
@@ -109,16 +111,29 @@ func writeInPlace(dir int, name string, content io.Reader) error {
 	return err
 }
 
-// onlyWriter hides ReadFrom, which would copy through a smaller buffer.
-type onlyWriter struct{ io.Writer }
-
 var buffers = sync.Pool{New: func() interface{} { b := make([]byte, copyBuffer); return &b }}
 
 func fill(file *os.File, content io.Reader) error {
 	buffer := buffers.Get().(*[]byte)
 	defer buffers.Put(buffer)
-	_, err := io.CopyBuffer(onlyWriter{file}, content, *buffer)
-	return err
+	for {
+		// The parts of a form come in pieces of 4 KiB. io.ReadFull would take a body that is cut off for a complete one.
+		n, err := 0, error(nil)
+		for more := 0; err == nil && n < len(*buffer); n += more {
+			more, err = content.Read((*buffer)[n:])
+		}
+		if n > 0 {
+			if _, err := file.Write((*buffer)[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
 }
 
 // makeFolders creates a folder and its missing parents for their owner.

@@ -17,6 +17,7 @@ import (
 	"releap/guest/internal/jsonlite"
 	"releap/guest/internal/process"
 	"releap/guest/internal/session"
+	"releap/guest/internal/store"
 	"releap/guest/internal/toolbox"
 )
 
@@ -34,6 +35,7 @@ type Agent struct {
 	entry   *entrypoint.Entrypoint
 	docker  *docker.Engine
 	toolbox *toolbox.Daemon
+	stores  *store.Mounts
 	stop    func() // ends the agent's process where that is not PID 1
 
 	mu         sync.Mutex
@@ -58,6 +60,7 @@ func New(freezer *freeze.Freezer, pid1 bool, stop func(), log func(string)) *Age
 	a.entry = entrypoint.New(a.table, log, a.announce)
 	a.docker = docker.New(a.table, log)
 	a.toolbox = toolbox.New(a.table, toolbox.Program)
+	a.stores = store.New(a.table, log)
 	a.defaults = exec.Defaults{Dir: "/"}
 	if text, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		a.bootID = strings.TrimSpace(string(text))
@@ -212,6 +215,10 @@ func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
 		return a.dial(s, v)
 	case "toolbox":
 		return a.connectToolbox(s)
+	case "mount-store":
+		return a.mountStore(s, v)
+	case "unmount-store":
+		return a.unmountStore(s, v)
 	case "status":
 		return a.status(s)
 	case "shutdown":

@@ -14,6 +14,8 @@ import (
 	"releap/guest/internal/jsonlite"
 	"releap/guest/internal/process"
 	"releap/guest/internal/session"
+	"releap/guest/internal/store"
+	"releap/guest/internal/volume"
 )
 
 // plan is a configure request, checked in full before anything is changed.
@@ -28,6 +30,8 @@ type plan struct {
 	entry    *entrypoint.Spec
 	reserve  int64 // bytes of memory that the sandbox does not get
 	trust    string
+	stores   []store.Spec
+	volumes  []volume.Spec
 }
 
 // engine is what happens for a container engine in the sandbox.
@@ -79,6 +83,20 @@ func parsePlan(v jsonlite.Value) (p plan, err error) {
 	}
 	if p.trust, err = boot.ParseTrust(v); err != nil {
 		return p, err
+	}
+	for _, item := range v.Get("stores").Items() {
+		spec, err := store.Parse(item)
+		if err != nil {
+			return p, err
+		}
+		p.stores = append(p.stores, spec)
+	}
+	for _, item := range v.Get("volumes").Items() {
+		spec, err := volume.Parse(item)
+		if err != nil {
+			return p, err
+		}
+		p.volumes = append(p.volumes, spec)
 	}
 	e := v.Get("entrypoint")
 	if !e.Present() {
@@ -162,8 +180,8 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
-	if !a.pid1 && (p.root != nil || p.network != nil || p.reserve > 0 || p.engine != noEngine) {
-		return fault.New(fault.State, "disks, network, memory and Docker can only be configured where the agent is PID 1")
+	if !a.pid1 && (p.root != nil || p.network != nil || p.reserve > 0 || p.engine != noEngine || len(p.volumes) > 0) {
+		return fault.New(fault.State, "disks, volumes, network, memory and Docker can only be configured where the agent is PID 1")
 	}
 	a.mu.Lock()
 	if a.configured || a.busy {
@@ -216,12 +234,18 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		}
 		watch.mark("network")
 	}
+	if len(p.volumes) > 0 {
+		// The drivers find their devices while the disks are mounted.
+		boot.OpenModules().Load(volume.Modules, a.log)
+		watch.mark("volume_modules")
+	}
 	var modules *boot.Modules
 	if p.engine != noEngine {
 		modules = boot.OpenModules()
 	}
 	var scratch *os.File
 	if p.root != nil {
+		a.stores.UseModules(boot.OpenModules())
 		keep, err := boot.Assemble(p.root, p.scratch, watch.mark)
 		if err != nil {
 			return 0, err
@@ -263,6 +287,20 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 			p.entry.Env = boot.WithMissing(p.entry.Env, added)
 		}
 		watch.mark("trust")
+	}
+	// Before object stores, whose folders may lie in them.
+	if err := volume.Mount(p.volumes); err != nil {
+		return 0, err
+	}
+	if len(p.volumes) > 0 {
+		watch.mark("volumes")
+	}
+	// The entrypoint finds them.
+	if err := a.mountStores(p.stores); err != nil {
+		return 0, err
+	}
+	if len(p.stores) > 0 {
+		watch.mark("stores")
 	}
 	load := func() { modules.Load(docker.Modules, a.log) }
 	switch p.engine {

@@ -140,6 +140,9 @@ func memory() (total, available int64) {
 // others is how long processes that are not the entrypoint may take to end by themselves.
 const others = time.Second
 
+// uploads is how long what was written to object stores may take to arrive there at the end.
+const uploads = 10 * time.Second
+
 func (a *Agent) shutdown(s *session.Stream, v jsonlite.Value) error {
 	ms, err := v.Get("deadline_ms").Int("deadline_ms", 10000, 0, 600000)
 	if err != nil {
@@ -207,6 +210,7 @@ func (a *Agent) endProcesses(deadline time.Duration) bool {
 	if deadline > 0 && !gone() {
 		send(syscall.SIGTERM)
 		wait(others, gone)
+		a.stores.Finish(uploads)
 	}
 	send(syscall.SIGKILL)
 	wait(others, gone)

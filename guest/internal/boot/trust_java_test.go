@@ -96,7 +96,7 @@ func TestStoresThatCannotBeReadStayAsTheyAre(t *testing.T) {
 		{0xfe, 0xed, 0xfe, 0xed, 0, 0, 0, 2, 0, 0, 0, 0},
 		append([]byte{0xfe, 0xed, 0xfe, 0xed, 0, 0, 0, 2, 0, 0, 0, 0}, make([]byte, 20)...),
 		good[:len(good)-1],
-		append(bytes.Clone(good), 0),
+		append(append([]byte(nil), good...), 0),
 		// With a MAC.
 		der(derSequence, der(derInteger, []byte{3}), der(derSequence, []byte(oidData), der(derExplicit0, der(derOctets, der(derSequence)))), der(derSequence)),
 		{derSequence, 0x84, 0xff, 0xff, 0xff, 0xff},

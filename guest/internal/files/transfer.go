@@ -68,8 +68,26 @@ func Read(stream *session.Stream, p string, offset, length int64) error {
 
 var serial int64
 
+// pathOnly opens a folder only to work in it (O_PATH).
+const pathOnly = 0x200000 | syscall.O_DIRECTORY | syscall.O_CLOEXEC
+
+// openTemporary creates a file in an opened folder.
+func openTemporary(dir int) (name string, file *os.File, err error) {
+	for {
+		name = ".releap-" + strconv.FormatInt(atomic.AddInt64(&serial, 1), 36) + "-" + strconv.Itoa(os.Getpid()) + ".tmp"
+		fd, err := syscall.Openat(dir, name, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_EXCL|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
+		if err == nil {
+			return name, os.NewFile(uintptr(fd), name), nil
+		}
+		if err != syscall.EEXIST {
+			return "", nil, err
+		}
+	}
+}
+
 // Write writes the stream's input to a file atomically: to a temporary file beside it, which is then renamed. A target that is no
-// regular file (a device, /proc/sys/...) is written in place instead.
+// regular file (a device, /proc/sys/...) is written in place instead. Both files are in one opened folder: a process that replaces
+// a part of the path meanwhile cannot redirect the write.
 func Write(stream *session.Stream, p string, mode os.FileMode, modeGiven, parents bool) error {
 	if resolved, err := filepath.EvalSymlinks(p); err == nil {
 		p = resolved // write what a link points to, keep the link
@@ -87,8 +105,12 @@ func Write(stream *session.Stream, p string, mode os.FileMode, modeGiven, parent
 			return failed(path.Dir(p), err)
 		}
 	}
-	temp := path.Dir(p) + "/.releap-" + strconv.FormatInt(atomic.AddInt64(&serial, 1), 36) + "-" + strconv.Itoa(os.Getpid()) + ".tmp"
-	file, openErr := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
+	dir, openErr := syscall.Open(path.Dir(p), pathOnly, 0)
+	if openErr != nil {
+		return failed(p, openErr)
+	}
+	defer syscall.Close(dir)
+	temp, file, openErr := openTemporary(dir)
 	if openErr != nil {
 		if err == nil && !errors.Is(openErr, syscall.ENOSPC) {
 			return writeInPlace(stream, p) // no file can be made here, as in /proc
@@ -108,22 +130,13 @@ func Write(stream *session.Stream, p string, mode os.FileMode, modeGiven, parent
 		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(temp, p)
+		err = syscall.Renameat(dir, temp, dir, path.Base(p))
 	}
 	if err != nil {
-		_ = os.Remove(temp)
-		return failed(p, unlink(err))
+		_ = syscall.Unlinkat(dir, temp)
+		return failed(p, err)
 	}
 	return done(stream, total)
-}
-
-// unlink strips the temporary name off an error.
-func unlink(err error) error {
-	var link *os.LinkError
-	if errors.As(err, &link) {
-		return link.Err
-	}
-	return err
 }
 
 func writeInPlace(stream *session.Stream, p string) error {

@@ -39,6 +39,7 @@ type Stream struct {
 
 	mu       sync.Mutex
 	in       []byte
+	lent     []byte // to the caller of Receive, and the next buffer of in
 	inEnd    bool
 	inWindow int
 	consumed int
@@ -93,16 +94,17 @@ func (s *Stream) stop(cause Cause) {
 }
 
 // Receive waits for input of channel 0. io.EOF after END; ErrClosed when the stream ended; nil, nil when stop
-// closed first. The bytes are the caller's. Call Consumed when they have been dealt with.
+// closed first. The bytes are the caller's until the next Receive. Call Consumed when they have been dealt with.
 func (s *Stream) Receive(stop <-chan struct{}) ([]byte, error) {
 	for {
 		s.mu.Lock()
 		data, ended := s.in, s.inEnd
-		s.in = nil
-		s.mu.Unlock()
 		if len(data) > 0 {
+			s.in, s.lent = s.lent[:0], data
+			s.mu.Unlock()
 			return data, nil
 		}
+		s.mu.Unlock()
 		if ended {
 			return nil, io.EOF
 		}
@@ -195,7 +197,7 @@ func (s *Stream) finish() bool {
 	s.mu.Lock()
 	was := s.over
 	s.over = true
-	s.in = nil
+	s.in, s.lent = nil, nil
 	s.mu.Unlock()
 	s.sess.forget(s.id)
 	return !was
