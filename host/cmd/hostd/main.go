@@ -9,6 +9,8 @@
 //	hostd compact SOURCE TARGET         the same without pages that are zero
 //	hostd listen-transparent ADDRESS -- COMMAND ...   starts a command with a socket for redirected connections (IP_TRANSPARENT)
 //	hostd jail OPTIONS -- COMMAND ...   starts a VMM in its cgroups, limits and namespaces (execve(2))
+//	hostd share OPTIONS -- COMMAND ...  starts what serves a folder to a guest, in a user namespace (mount_setattr(2), openat2(2))
+//	hostd probe-volumes VIRTIOFSD       tries what volumes need: loop devices, XFS, idmapped mounts, user namespaces, a virtiofsd
 //
 // It exits with 0, or with 1 and one line on standard error that says what failed.
 package main
@@ -31,13 +33,16 @@ var commands = map[string]func(args []string) error{
 	"copy":               memory.Copy,
 	"compact":            memory.Compact,
 	"jail":               jail.Exec,
+	"share":              jail.Share,
+	jail.ShareStage:      jail.EnterShare,
+	"probe-volumes":      jail.ProbeVolumes,
 	"listen-transparent": listen.Exec,
 	"serve":              func([]string) error { return serve.Serve(os.Stdin, os.Stdout) },
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|listen-transparent|serve ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|share|probe-volumes|listen-transparent|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

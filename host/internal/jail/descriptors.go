@@ -96,3 +96,16 @@ func listen(path string) (int, error) {
 	}
 	return descriptor, nil
 }
+
+// connect makes a unix socket that is connected to the one that listens at path.
+func connect(path string) (int, error) {
+	descriptor, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Connect(descriptor, &unix.SockaddrUnix{Name: path}); err != nil {
+		_ = unix.Close(descriptor)
+		return -1, fmt.Errorf("cannot connect to %s: %w", path, err)
+	}
+	return descriptor, nil
+}

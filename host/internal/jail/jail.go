@@ -32,6 +32,7 @@ func (p *paths) Set(value string) error { *p = append(*p, value); return nil }
 //	--cgroup FILE      a cgroup.procs to join first, so that none of its memory or time counts elsewhere; may be repeated
 //	--tap NAME=FD      a tap of that network namespace, open as descriptor FD
 //	--listen PATH=FD   a unix socket that listens at PATH, as descriptor FD; may be repeated
+//	--connect PATH=FD  a unix socket that is connected to PATH, as descriptor FD; may be repeated
 //
 // The root of the command is a read-only file system that has these folders, its own descriptors as /dev/fd, and nothing else
 // of the host. It gets System V IPC and POSIX message queues of its own, can lock no memory, leaves no core dumps, and no
@@ -53,16 +54,17 @@ func Exec(args []string) error {
 	var readable, executable bindings
 	flags.Var(&readable, "read", "source=target")
 	flags.Var(&executable, "execute", "source=target")
-	var taps, sockets placements
+	var taps, sockets, connections placements
 	flags.Var(&taps, "tap", "tap=descriptor")
 	flags.Var(&sockets, "listen", "path of a unix socket=descriptor")
+	flags.Var(&connections, "connect", "path of a unix socket=descriptor")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	command := flags.Args()
 	if len(command) == 0 || (*program == "" && len(executable) == 0) || *folder == "" || *netns == "" || *nofile == 0 || *fsizeKib == 0 || *nproc == 0 {
 		return errors.New("usage: hostd jail --program DIR --folder DIR [--read FROM=TO]... [--execute FROM=TO]... [--kvm] [--confine] " +
-			"--netns PATH|new|host --nofile N --fsize-kib N --nproc N [--cgroup FILE]... [--tap NAME=FD] [--listen PATH=FD]... " +
+			"--netns PATH|new|host --nofile N --fsize-kib N --nproc N [--cgroup FILE]... [--tap NAME=FD] [--listen PATH=FD]... [--connect PATH=FD]... " +
 			"-- COMMAND [ARGUMENT]...")
 	}
 	for _, procs := range cgroups {
@@ -71,6 +73,9 @@ func Exec(args []string) error {
 		}
 	}
 	if err := sockets.open(listen); err != nil {
+		return err
+	}
+	if err := connections.open(connect); err != nil {
 		return err
 	}
 	// Namespaces and capabilities belong to a thread, and execve(2) keeps those of the thread that calls it.
@@ -94,14 +99,14 @@ func Exec(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := dropPrivileges(); err != nil {
+	if err := dropPrivileges(keptCapabilities); err != nil {
 		return err
 	}
 	// A VMM has no children of its own, but its copy-on-write clones are born as such and it waits for none of them: where
 	// SIGCHLD is ignored, which execve(2) keeps, the kernel reaps them.
 	signal.Ignore(unix.SIGCHLD)
 	environment := os.Environ()
-	if err := append(taps, sockets...).place(); err != nil {
+	if err := append(append(taps, sockets...), connections...).place(); err != nil {
 		return err
 	}
 	if *confined {
@@ -158,9 +163,9 @@ var keptCapabilities = map[uintptr]bool{
 }
 
 // dropPrivileges bounds the capabilities that execve(2) gives to root, and rules out new privileges.
-func dropPrivileges() error {
+func dropPrivileges(kept map[uintptr]bool) error {
 	for capability := uintptr(0); ; capability++ {
-		if keptCapabilities[capability] {
+		if kept[capability] {
 			continue
 		}
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0)

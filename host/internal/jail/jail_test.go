@@ -26,11 +26,30 @@ func TestMain(m *testing.M) {
 		report()
 		return
 	}
-	if args := os.Getenv("JAIL_TEST_ARGS"); args != "" {
-		if err := Exec(strings.Split(args, separator)); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == "share-report" {
+		shareReport()
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == "--inhibit-cache" {
+		fakeVirtiofsd()
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == ShareStage {
+		os.Stderr.WriteString(fmt.Sprint(EnterShare(os.Args[2:])))
+		os.Exit(1)
+	}
+	for name, start := range map[string]func([]string) error{
+		"JAIL_TEST_ARGS": Exec, "SHARE_TEST_ARGS": Share, "VOLUMES_TEST_ARGS": ProbeVolumes,
+	} {
+		args := os.Getenv(name)
+		if args == "" {
+			continue
+		}
+		if err := start(strings.Split(args, separator)); err != nil {
 			os.Stderr.WriteString(err.Error())
 			os.Exit(1)
 		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

@@ -23,7 +23,10 @@ type tree struct {
 	source, target string
 	// attributes of the mount, as for mount_setattr(2).
 	attributes uint64
+	// userns, if not 0, is a descriptor of the user namespace whose ids the mount shows (MOUNT_ATTR_IDMAP).
+	userns int
 
+	// descriptor of the source; opened by enterRoot unless it is set.
 	descriptor int
 }
 
@@ -80,6 +83,9 @@ func bound(readable, executable bindings) []tree {
 // system that has nothing but these trees. The thread must have a mount namespace of its own.
 func enterRoot(all []tree) error {
 	for index := range all {
+		if all[index].descriptor != 0 {
+			continue
+		}
 		// As the thread sees it now: in a chroot, paths are those of the chroot.
 		descriptor, err := unix.Open(all[index].source, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -179,7 +185,12 @@ func (t *tree) mountIn(root int) error {
 		return err
 	}
 	defer unix.Close(clone)
-	if err := unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: t.attributes}); err != nil {
+	wanted := unix.MountAttr{Attr_set: t.attributes}
+	if t.userns != 0 {
+		wanted.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		wanted.Userns_fd = uint64(t.userns)
+	}
+	if err := unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &wanted); err != nil {
 		return err
 	}
 	return unix.MoveMount(clone, "", root, t.target, unix.MOVE_MOUNT_F_EMPTY_PATH)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,8 @@ const (
 	// Of one order: a path and a verb.
 	orderMaxBytes = 8192
 	sealAll       = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	sealDeadline  = 30 * time.Second
+	sealPause     = 20 * time.Millisecond
 )
 
 // Serve creates a memfd of the given size, prints "<descriptor>\n" and keeps it open until standard input ends. The parent opens
@@ -50,7 +53,7 @@ func Serve(args []string) error {
 			err = Fill(memory, order[len("fill "):])
 			order = "fill"
 		} else if order == "seal" {
-			_, err = unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, sealAll)
+			err = seal(memory)
 		} else {
 			err = errors.New("unknown order")
 		}
@@ -60,4 +63,16 @@ func Serve(args []string) error {
 		fmt.Println(order + "ed")
 	}
 	return orders.Err()
+}
+
+// seal makes memory immutable. The kernel refuses with EBUSY while anything else refers to one of its pages, after it has waited for
+// 150 ms (memfd_wait_for_pins in mm/memfd.c): on a busy host, pages that were just written stay longer than that in the batches that
+// each processor adds to the LRU lists.
+func seal(memory *os.File) error {
+	for end := time.Now().Add(sealDeadline); ; time.Sleep(sealPause) {
+		_, err := unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, sealAll)
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
 }
