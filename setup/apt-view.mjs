@@ -3,7 +3,7 @@
  * and signature checks, with lists, downloads and a record of installed packages in a folder of ours. Nothing is
  * installed. Plain Node >= 18, no dependencies: set-up runs it before anything is there.
  */
-import { mkdir, readdir, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { run, say, SetupError } from './command.mjs';
 
@@ -15,6 +15,13 @@ export async function machineView(folder) {
   return await openView(folder, []);
 }
 
+/** Codename of the machine's Debian release, such as `bookworm`; undefined on other distributions. */
+export async function debianCodename() {
+  const text = await readFile('/etc/os-release', 'utf8').catch(() => '');
+  const field = (name) => new RegExp(`^${name}=["']?([^"'\\n]*)`, 'm').exec(text)?.[1];
+  return field('ID') === 'debian' ? field('VERSION_CODENAME') : undefined;
+}
+
 /**
  * The machine's Debian release with its backports, which are preferred, from the servers that the machine's own
  * sources name.
@@ -22,6 +29,24 @@ export async function machineView(folder) {
  * @param {string} codename such as `bookworm`
  */
 export async function backportsView(folder, codename) {
+  const { targets, base } = await machineSuites(codename);
+  const suite = `${codename}-backports`;
+  return await debianView(folder, suite, [...targets, { uri: base.uri, release: suite }]);
+}
+
+/**
+ * Another release of Debian alone, from the server that the machine's own sources name.
+ * @param {string} folder absolute
+ * @param {string} codename of the machine, such as `bookworm`
+ * @param {string} suite such as `trixie`
+ */
+export async function suiteView(folder, codename, suite) {
+  const { base } = await machineSuites(codename);
+  return await debianView(folder, suite, [{ uri: base.uri, release: suite }]);
+}
+
+/** Debian's suites among the machine's sources, and the main one of the release. */
+async function machineSuites(codename) {
   const format = '$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(CODENAME)|$(COMPONENT)';
   const text = await run('apt-get', ['indextargets', '--format', format, 'Created-By: Packages'], {
     env: ENV,
@@ -37,9 +62,12 @@ export async function backportsView(folder, codename) {
   const base = targets.find(({ release }) => release === codename || !release.includes('-'));
   if (base === undefined)
     throw new SetupError(
-      `none of apt's sources on this machine is Debian's ${codename}, whose backports are needed: add it to /etc/apt/sources.list`,
+      `none of apt's sources on this machine is Debian's ${codename}, whose server is needed: add it to /etc/apt/sources.list`,
     );
-  const sources = [...targets, { uri: base.uri, release: `${codename}-backports` }];
+  return { targets, base };
+}
+
+async function debianView(folder, preferred, sources) {
   const lines = sources.map(
     ({ uri, release }) => `deb [arch=amd64 signed-by=${KEYRING}] ${uri} ${release} main\n`,
   );
@@ -52,7 +80,7 @@ export async function backportsView(folder, codename) {
     'Dir::Etc::Preferences "/dev/null";',
     'Dir::Etc::PreferencesParts "/dev/null";',
     `Dir::State::Lists "${folder}/lists";`,
-    `APT::Default-Release "${codename}-backports";`,
+    `APT::Default-Release "${preferred}";`,
     // Hooks of other packages after an update of the machine's lists do not apply to these lists.
     '#clear APT::Update::Pre-Invoke;',
     '#clear APT::Update::Post-Invoke;',
@@ -101,6 +129,25 @@ class AptView {
     if (version === undefined || version === '(none)')
       throw new SetupError(`the lists of packages have no version of ${name}`);
     return version;
+  }
+
+  /** The first dependency of a package that matches. */
+  async dependency(name, pattern) {
+    const args = ['-c', this.config, 'depends', '--no-recommends', '--no-suggests', name];
+    const found = pattern.exec(await run('apt-cache', args, { env: ENV }))?.[1];
+    if (found === undefined)
+      throw new SetupError(`${name} of the lists depends on no package like ${pattern}`);
+    return found;
+  }
+
+  /** Downloads one package alone. @param {string} folder absolute, empty. @returns {Promise<string>} its path */
+  async downloadOne(name, folder) {
+    say(`downloading ${name}`);
+    await mkdir(folder, { recursive: true });
+    await run('apt-get', ['-c', this.config, '-q', 'download', name], { cwd: folder, env: ENV, minutes: 30 });
+    const file = (await readdir(folder)).find((one) => one.endsWith('.deb'));
+    if (file === undefined) throw new SetupError(`apt-get download ${name} left no file`);
+    return path.join(folder, file);
   }
 
   /** Downloads a package and all that it depends on. @returns {Promise<string[]>} paths */

@@ -142,7 +142,7 @@ function record({ ino, name, mode, content = Buffer.alloc(0), major = 0, minor =
  * @param {{path: string, mode: number, content?: Buffer, major?: number, minor?: number}[]} entries parents first
  * @returns {Buffer}
  */
-export function cpioArchive(entries) {
+function cpioArchive(entries) {
   const parts = [];
   let ino = 1;
   for (const { path: name, ...rest } of entries) {

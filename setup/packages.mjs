@@ -10,6 +10,7 @@
 /** @type {DebianPackage[]} */
 export const PACKAGES = [
   { name: 'e2fsprogs', command: 'mkfs.ext4', why: "formats guests' disks" },
+  { name: 'xfsprogs', command: 'mkfs.xfs', why: 'formats the file systems of volumes' },
   { name: 'squashfs-tools', command: 'mksquashfs', why: 'writes the system disk of guests' },
   { name: 'kmod', command: 'depmod', why: "lists what modules of the guests' kernel need" },
   { name: 'mmdebstrap', command: 'mmdebstrap', why: 'makes the built-in Debian image' },
@@ -87,7 +88,7 @@ export const GO_PACKAGE = { name: 'golang-go', command: 'go', why: 'builds the g
  */
 
 /** @type {KernelSource} Debian 12 and 13 */
-const DEBIAN_KERNEL = {
+export const DEBIAN_KERNEL = {
   meta: 'linux-image-cloud-amd64',
   image: /Depends: (linux-image-\S+)/,
   others: () => [],

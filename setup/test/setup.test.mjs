@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, test } from 'node:test';
@@ -8,6 +8,8 @@ import { promisify } from 'node:util';
 import { alone } from '../alone.mjs';
 import { findCommand, run, SetupError } from '../command.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, kernelSource, PACKAGES, TEST_PACKAGES } from '../packages.mjs';
+import { servesVolumes } from '../kernel.mjs';
+import { packProgram } from '../linked-program.mjs';
 import { isNewEnough } from '../qemu.mjs';
 import { isCheckDue } from '../unpacked.mjs';
 
@@ -98,4 +100,43 @@ test('a newer kernel is looked for once a day', async () => {
   assert.equal(await isCheckDue(folder, now + 60_000), false);
   assert.equal(await isCheckDue(folder, now + 25 * 60 * 60_000), true);
   assert.equal(await isCheckDue(folder, now - 25 * 60 * 60_000), true, 'the clock was set back');
+});
+
+test('a packed program runs from its folder with its own loader and libraries', async () => {
+  const made = await mkdtemp(path.join(tmpdir(), 'releap-setup-'));
+  after(() => rm(made, { recursive: true, force: true }));
+  const said = await packProgram({ root: '/', program: '/usr/bin/xz', made, version: ['--version'] });
+  assert.match(said, /^xz /);
+  const libraries = await readdir(path.join(made, 'lib'));
+  for (const name of ['ld-linux-x86-64.so.2', 'libc.so.6', 'liblzma.so.5'])
+    assert.ok(libraries.includes(name), name);
+});
+
+test('a program whose library is in none of the folders of its package is refused', async () => {
+  const made = await mkdtemp(path.join(tmpdir(), 'releap-setup-'));
+  after(() => rm(made, { recursive: true, force: true }));
+  const root = path.join(made, 'root');
+  const folder = path.join(root, 'usr/lib/x86_64-linux-gnu');
+  await mkdir(folder, { recursive: true });
+  await promisify(execFile)('cp', ['-L', '/lib64/ld-linux-x86-64.so.2', folder]);
+  await assert.rejects(
+    packProgram({ root, program: '/usr/bin/xz', made, version: ['--version'] }),
+    /xz needs lib\w+\.so\.\d+, which is not in /,
+  );
+});
+
+test('guests with volumes have a kernel that maps their files shared', async () => {
+  for (const version of ['6.6.0', '6.8.0-90-generic', '6.12.107+deb13-cloud-amd64', '7.0.1'])
+    assert.equal(servesVolumes(version), true, version);
+  for (const version of ['6.1.0-56-cloud-amd64', '6.5.9', '5.10.0'])
+    assert.equal(servesVolumes(version), false, version);
+  const build = path.resolve(import.meta.dirname, '../../build');
+  const read = (folder) => readFile(path.join(build, folder, 'version'), 'utf8');
+  assert.equal(servesVolumes(await read('volume-kernel').catch(() => read('kernel'))), true);
+});
+
+test('virtiofsd and its libraries are unpacked', async () => {
+  const folder = path.resolve(import.meta.dirname, '../../build/virtiofsd/current');
+  assert.match(await readFile(path.join(folder, 'version'), 'utf8'), /^1\.\d+\.\d+\n$/);
+  assert.ok((await readdir(path.join(folder, 'lib'))).includes('libseccomp.so.2'));
 });
