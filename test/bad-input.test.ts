@@ -121,9 +121,8 @@ describe('bad input to a live service', () => {
       [{ cpu_type: 'quantum' }, /cpu_type/],
       [{ egress_policy: { enabled: true, allow: ['300.1.2.3'] } }, /allow/],
       [{ egress_policy: { enabled: 'yes' } }, /enabled/],
-      [{ volumes: [{ volume: 'data', mount_path: '/data' }] }, /not available yet/],
       [{ volumes: [{ volume: 'data', mount_path: '/proc' }] }, /\/proc/],
-      [{ object_store_mounts: [{ object_store: 's', mount_path: '/s' }] }, /not available yet/],
+      [{ object_store_mounts: [{ object_store: 's', mount_path: '/proc' }] }, /\/proc/],
       [{ image: { type: 'dockerfile', dockerfile: '' } }, /dockerfile/],
       [{ image: { type: 'dockerfile', dockerfile: 7 } }, /dockerfile/],
       [{ image: { type: 'dockerfile', path: 'Dockerfile' } }, /dockerfile/],
@@ -137,6 +136,13 @@ describe('bad input to a live service', () => {
 
   test('unknown names and ids', async () => {
     assert.match(await refused(404, 'POST', '/vms', { ...SMALL, image: 'no-such-image' }), /no-such-image/);
+    const mounts = [{ object_store: 'no-such-store', mount_path: '/s' }];
+    assert.match(
+      await refused(404, 'POST', '/vms', { ...SMALL, object_store_mounts: mounts }),
+      /no-such-store/,
+    );
+    const volumes = [{ volume: 'no-such-volume', mount_path: '/v' }];
+    assert.match(await refused(404, 'POST', '/vms', { ...SMALL, volumes }), /no-such-volume/);
     for (const id of [UUID, `local-${'a'.repeat(26)}`, 'local-x', '..%2f..', '%00', 'a'.repeat(400)]) {
       await refused(404, 'GET', `/vms/${id}`);
       await refused(404, 'DELETE', `/vms/${id}`);

@@ -19,8 +19,10 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
-/** No figure is checked: only that each measured path runs to its end. */
-it('the measurement of a create runs to its end, its floor included', { timeout: DEADLINE_MS }, async () => {
+/** No figure is checked: only that each measured path runs to its end. What is measured has tests of its own in each run. */
+const nightly = { timeout: DEADLINE_MS, skip: isNightly() ? false : 'only in the nightly run' };
+
+it('the measurement of a create runs to its end, its floor included', nightly, async () => {
   const { stdout } = await run(process.execPath, [MAIN, 'create-exec', '--quick', '--results', folder], {
     timeout: DEADLINE_MS,
     maxBuffer: 64 * 1024 * 1024,
@@ -29,9 +31,6 @@ it('the measurement of a create runs to its end, its floor included', { timeout:
   const results = JSON.parse(await readFile(join(folder, 'latest.json'), 'utf8')) as object;
   assert.match(JSON.stringify(results), /the same template restored by hand/);
 });
-
-/** Its pulls and builds have tests of their own in each run. */
-const nightly = { timeout: DEADLINE_MS, skip: isNightly() ? false : 'only in the nightly run' };
 
 it('the measurement of images runs to its end', nightly, async () => {
   const { stdout } = await run(process.execPath, [MAIN, 'images', '--quick', '--results', folder], {

@@ -62,6 +62,28 @@ test('a folder with a Dockerfile is built, boots, is built again and is pruned',
   assert.match(again.stderr, /have not changed/);
   assert.equal((await image('whole')).manifest_name, first.manifest_name);
 
+  // As a function: unchanged, it is not built again, and its handler is tried.
+  const handler = ['sh', '-c', 'httpd -f -p "$RLP_FN_PORT" -h /'];
+  const deployed = await rlp(['fn', 'deploy', 'of-a-folder', 'app', '--mem', '256', '--', ...handler]);
+  assert.equal(deployed.code, 0, deployed.stderr);
+  assert.match(deployed.stderr, /have not changed/);
+  assert.equal(deployed.stdout.trim(), 'of-a-folder v1');
+  const { current_version: version } = (
+    await service.call<{ current_version: object }>('GET', '/fns/of-a-folder')
+  ).body;
+  assert.partialDeepStrictEqual(version, {
+    version: 1,
+    template_state: 'published',
+    template_error: null,
+    handler,
+  });
+  const images = (await service.call<{ images: { name: string }[] }>('GET', '/images')).body.images;
+  assert.deepEqual(
+    images.map(({ name }) => name).filter((name) => name.startsWith('fn')),
+    [],
+  );
+  assert.equal((await service.call('DELETE', '/fns/of-a-folder')).status, 204);
+
   const source = { type: 'dockerfile', dockerfile: 'FROM scratch\nCOPY nothing /there\n' };
   const { body } = await service.call<{ job_id: string }>('POST', '/images', { name: 'useless', source });
   const followed = await service.call<string>('GET', `/jobs/${body.job_id}/logs?follow=1`);

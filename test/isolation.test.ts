@@ -219,8 +219,9 @@ describe('a hostile sandbox', () => {
       assert.match(result, /mark-of-the-guest/);
       assert.doesNotMatch(result, /rlpv?_/);
     }
+    // What its image has, which was made before there was a token, would take the emulated guest a minute to read.
+    const files = "find / -xdev -type f -mtime -2 -size -1000 ! -path '/proc/*' ! -path '/sys/*'";
     // The expression does not match itself.
-    const files = "find / -xdev -type f -size -1000 ! -path '/proc/*' ! -path '/sys/*'";
     await sh("printf 'rlp%sabcdefgh12' _ > /tmp/bait");
     assert.equal(await sh(`${files} -exec grep -lE '[r]lpv?_[A-Za-z0-9]{8}' {} +`), '/tmp/bait\n');
     // Not even in memory that nothing shows any more: all that the VMM and its guest hold is looked through.

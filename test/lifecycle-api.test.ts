@@ -15,6 +15,7 @@ import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
 import { leftovers } from '@releap/testing/leftovers';
 import { partPids, type Role } from '@releap/testing/processes';
+import { isNightly } from '@releap/testing/repetitions';
 import { Service, uuidOf } from '@releap/testing/service';
 
 const SMALL = { image: 'busybox', cpu: 0.25, mem_mib: 256, scratch_mib: 64 };
@@ -234,7 +235,7 @@ describe('forks and snapshots, through the API', () => {
     return id;
   }
 
-  for (const point of ['fork:taken', 'fork:loaded']) {
+  for (const point of isNightly() ? ['fork:taken', 'fork:loaded'] : ['fork:loaded']) {
     test(`kill -9 of the runner at ${point}: the fork runs in the end, and its source continues`, async () => {
       const child = await crashRunnerAt(point, () => fork(source, 'crashed'));
       await reaches(child, 'running');
@@ -257,7 +258,7 @@ describe('forks and snapshots, through the API', () => {
   });
 
   for (const role of ['control', 'postgres'] satisfies Role[]) {
-    for (const delayMs of [0, 300]) {
+    for (const delayMs of isNightly() ? [0, 300] : [300]) {
       test(`kill -9 of ${role}, ${delayMs} ms into a fork and a snapshot: both end`, async () => {
         const child = await fork(source, 'crashed');
         await sleep(delayMs);

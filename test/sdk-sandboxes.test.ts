@@ -4,10 +4,12 @@ import { after, before, describe, test } from 'node:test';
 import { apiClient, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
+import { recordMethods } from './support/sdk-methods.ts';
 
 /** GiB. Dedicated sandboxes have cores of their own: this file has one or two at a time. */
 const SMALL = { cpu: 1, memory: 0.25, disk: 0.25 };
 
+const methods = recordMethods(import.meta.filename);
 let service: Service;
 let daytona: Untyped;
 let sandbox: Untyped;
@@ -63,6 +65,26 @@ describe('a sandbox of the SDK', () => {
     await service.remove(id);
   });
 
+  test('its folders are known; waiting for a state that it has ends at once', async () => {
+    assert.equal(await sandbox.getUserHomeDir(), '/root');
+    assert.equal(await sandbox.getUserRootDir(), '/root');
+    assert.equal(await sandbox.getWorkDir(), '/');
+    await daytona.start(sandbox);
+    await sandbox.start();
+    await sandbox.waitUntilStarted();
+    await sandbox.waitForResizeComplete();
+    assert.equal(sandbox.state, 'started');
+    assert.equal((await sandbox.createLspServer('python', '/')).constructor.name, 'LspServer');
+    assert.equal(sdk.Daytona.createAxiosInstance().defaults.baseURL, undefined);
+  });
+
+  test('its ports have preview URLs, plain and signed', async () => {
+    const { url, token } = await sandbox.getPreviewLink(3000);
+    assert.match(url, new RegExp(`^http://3000-${sandbox.id}\\.localhost`));
+    const signed = await sandbox.getSignedPreviewUrl(3000, 60);
+    assert.deepEqual([signed.port, signed.url.startsWith(url), signed.token === token], [3000, true, false]);
+  });
+
   test('the generated client gets the base URL of the toolbox', async () => {
     const { api_key: key, compat_url: basePath } = service.bootstrap;
     const api = new apiClient.SandboxApi(new apiClient.Configuration({ basePath, accessToken: key }));
@@ -115,6 +137,7 @@ describe('a sandbox of the SDK', () => {
       ['sandbox recover', () => sandbox.recover()],
       ['sandbox pause', () => sandbox.pause()],
       ['sandbox fork', () => sandbox._experimental_fork({})],
+      ['sandbox fork', () => daytona._experimental_fork(sandbox, {})],
       ['sandbox snapshot', () => sandbox._experimental_createSnapshot('x')],
       ['SSH access token creation', () => sandbox.createSshAccess(5)],
       ['SSH access token revocation', () => sandbox.revokeSshAccess('x')],
@@ -133,6 +156,8 @@ describe('a sandbox of the SDK', () => {
   test('stop() ends it, start() of it is a 501, and delete() removes it', async () => {
     await sandbox.stop();
     assert.equal(sandbox.state, 'stopped');
+    await sandbox.waitUntilStopped();
+    await daytona.stop(sandbox);
     await fails(() => sandbox.start(), sdk.DaytonaError, /start of a stopped sandbox is not supported/, 501);
     assert.deepEqual(await listed({ states: ['stopped'] }), ['sdk-one']);
     await sandbox.delete();
@@ -147,7 +172,9 @@ describe('a sandbox of the SDK', () => {
       ['started', 'busybox', 1, 1, 3],
     );
     assert.equal((await made.process.executeCommand('echo out; echo err >&2')).exitCode, 0);
-    await made.delete();
+    await daytona.delete(made);
     await service.untilNoTraceOf(made.id);
   });
 });
+
+test('each method of these classes is tested', () => methods.assertComplete());

@@ -6,8 +6,11 @@ import { after, before, describe, test } from 'node:test';
 import { computeSdk, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
+import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { recordMethods } from './support/sdk-methods.ts';
 
+const methods = recordMethods(import.meta.filename);
 let service: Service;
 let daytona: Untyped;
 let sandbox: Untyped;
@@ -38,6 +41,23 @@ describe('process', () => {
       408,
     );
     await fails(() => process.executeCommand('true', '/nowhere'), sdk.DaytonaNotFoundError, /nowhere/);
+  });
+
+  test('the session of the entrypoint has its command, and its log', async () => {
+    const { process } = sandbox;
+    // A shell without input.
+    await until(async () => (await process.getEntrypointSession()).commands[0]?.exitCode === 0);
+    const { sessionId, commands } = await process.getEntrypointSession();
+    assert.deepEqual([sessionId, commands.length], ['entrypoint', 1]);
+    const { output, stdout, stderr } = await process.getEntrypointLogs();
+    assert.match(output, /exited with code 0/);
+    assert.deepEqual([stdout, stderr], [output, '']);
+    let followed = '';
+    await process.getEntrypointLogs(
+      (chunk: string) => (followed += chunk),
+      () => undefined,
+    );
+    assert.equal(followed, output);
   });
 
   test('a session keeps its state, streams the logs of its commands, and takes input', async () => {
@@ -95,16 +115,48 @@ describe('process', () => {
     await pty.sendInput('stty size; exit 6\n');
     assert.equal((await pty.wait()).exitCode, 6);
     assert.match(text, /40 120/);
+
     const other = await process.createPty({ id: 'other', onData: () => undefined });
-    await other.waitForConnection();
-    await process.killPtySession('other');
-    await other.wait();
-    await fails(() => process.getPtySessionInfo('other'), sdk.DaytonaNotFoundError, /other/);
+    await other.disconnect();
+    assert.equal(other.isConnected(), false);
+    assert.equal((await process.resizePtySession('other', 90, 20)).cols, 90);
+    let later = '';
+    const again = await process.connectPty('other', {
+      onData: (bytes: Uint8Array) => (later += Buffer.from(bytes).toString()),
+    });
+    await again.sendInput('echo "$((6 * 7))"; read line; exit 0\n');
+    await until(() => /\b42\b/.test(later));
+    assert.equal((await process.getPtySessionInfo('other')).rows, 20);
+    await again.kill();
+    await again.wait();
+    const last = await process.createPty({ id: 'last', onData: () => undefined });
+    await process.killPtySession('last');
+    await last.wait();
+    await fails(() => process.getPtySessionInfo('last'), sdk.DaytonaNotFoundError, /last/);
   });
 
   test('code is refused in an image that has no program for it', async () => {
-    await fails(() => sandbox.process.codeRun('print(1)'), sdk.DaytonaError, /[Pp]ython/, 501);
-    await assert.rejects(() => sandbox.codeInterpreter.runCode('print(1)'));
+    const { process, codeInterpreter, git } = sandbox;
+    await fails(
+      () => process.codeRun('print(1)'),
+      sdk.DaytonaError,
+      /^POST \/process\/code-run: .*python/,
+      501,
+    );
+    await assert.rejects(() => codeInterpreter.runCode('print(1)'));
+    await fails(
+      () => codeInterpreter.createContext(),
+      sdk.DaytonaError,
+      /interpreter\/context: .*python/,
+      501,
+    );
+    await fails(
+      () => git.clone('https://git.test/a', '/tmp/a'),
+      sdk.DaytonaError,
+      /git\/clone: .*no git/,
+      501,
+    );
+    await fails(() => git.status('/tmp'), sdk.DaytonaError, /git\/status: .*no git/, 501);
   });
 });
 
@@ -157,62 +209,59 @@ describe('fs', () => {
     await fs.deleteFile('/tmp/tree', true);
     await fails(() => fs.getFileDetails('/tmp/tree'), sdk.DaytonaNotFoundError, /tree/);
   });
-
-  test('the home and the working folder are known', async () => {
-    assert.ok(await sandbox.getUserHomeDir());
-    assert.ok(await sandbox.getWorkDir());
-  });
 });
 
-test('the session of the entrypoint, git in an image without it, LSP and computer use fail with 501', async () => {
-  const { git, computerUse } = sandbox;
+test('LSP and computer use fail with 501 and name the operation', async () => {
+  const { computerUse } = sandbox;
+  const { mouse, keyboard, screenshot, display, recording, accessibility } = computerUse;
   const lsp = await sandbox.createLspServer('python', '/tmp');
-  const at = { line: 0, character: 0 };
-  const methods: (() => Promise<unknown>)[] = [
-    () => sandbox.process.getEntrypointSession(),
-    () => sandbox.process.getEntrypointLogs(),
-    () => git.clone('https://git.test/a', '/tmp/a'),
-    () => git.status('/tmp'),
-    () => lsp.start(),
-    () => lsp.stop(),
-    () => lsp.didOpen('/tmp/a'),
-    () => lsp.didClose('/tmp/a'),
-    () => lsp.completions('/tmp/a', at),
-    () => lsp.documentSymbols('/tmp/a'),
-    () => lsp.sandboxSymbols('a'),
-    () => computerUse.start(),
-    () => computerUse.stop(),
-    () => computerUse.getStatus(),
-    () => computerUse.getProcessStatus('x'),
-    () => computerUse.restartProcess('x'),
-    () => computerUse.getProcessLogs('x'),
-    () => computerUse.getProcessErrors('x'),
-    () => computerUse.mouse.getPosition(),
-    () => computerUse.mouse.move(1, 1),
-    () => computerUse.mouse.click(1, 1),
-    () => computerUse.mouse.drag(1, 1, 2, 2),
-    () => computerUse.mouse.scroll(1, 1, 'up'),
-    () => computerUse.keyboard.type('x'),
-    () => computerUse.keyboard.press('x'),
-    () => computerUse.keyboard.hotkey('x'),
-    () => computerUse.screenshot.takeFullScreen(),
-    () => computerUse.screenshot.takeRegion({ x: 0, y: 0, width: 1, height: 1 }),
-    () => computerUse.screenshot.takeCompressed(),
-    () => computerUse.screenshot.takeCompressedRegion({ x: 0, y: 0, width: 1, height: 1 }),
-    () => computerUse.display.getInfo(),
-    () => computerUse.display.getWindows(),
-    () => computerUse.recording.start(),
-    () => computerUse.recording.stop('x'),
-    () => computerUse.recording.list(),
-    () => computerUse.recording.get('x'),
-    () => computerUse.recording.delete('x'),
-    () => computerUse.accessibility.getTree(),
-    () => computerUse.accessibility.findNodes(),
-    () => computerUse.accessibility.focusNode('x'),
-    () => computerUse.accessibility.invokeNode('x'),
-    () => computerUse.accessibility.setNodeValue('x', 'y'),
+  const region = { x: 0, y: 0, width: 1, height: 1 };
+  const methods: [operation: string, () => Promise<unknown>][] = [
+    ['POST /lsp/start', () => lsp.start()],
+    ['POST /lsp/stop', () => lsp.stop()],
+    ['POST /lsp/did-open', () => lsp.didOpen('/tmp/a')],
+    ['POST /lsp/did-close', () => lsp.didClose('/tmp/a')],
+    ['POST /lsp/completions', () => lsp.completions('/tmp/a', { line: 0, character: 0 })],
+    ['GET /lsp/document-symbols', () => lsp.documentSymbols('/tmp/a')],
+    ['GET /lsp/workspacesymbols', () => lsp.workspaceSymbols('a')],
+    ['GET /lsp/workspacesymbols', () => lsp.sandboxSymbols('a')],
+    ['POST /computeruse/start', () => computerUse.start()],
+    ['POST /computeruse/stop', () => computerUse.stop()],
+    ['GET /computeruse/process-status', () => computerUse.getStatus()],
+    ['GET /computeruse/process/x/status', () => computerUse.getProcessStatus('x')],
+    ['POST /computeruse/process/x/restart', () => computerUse.restartProcess('x')],
+    ['GET /computeruse/process/x/logs', () => computerUse.getProcessLogs('x')],
+    ['GET /computeruse/process/x/errors', () => computerUse.getProcessErrors('x')],
+    ['GET /computeruse/mouse/position', () => mouse.getPosition()],
+    ['POST /computeruse/mouse/move', () => mouse.move(1, 1)],
+    ['POST /computeruse/mouse/click', () => mouse.click(1, 1)],
+    ['POST /computeruse/mouse/drag', () => mouse.drag(1, 1, 2, 2)],
+    ['POST /computeruse/mouse/scroll', () => mouse.scroll(1, 1, 'up')],
+    ['POST /computeruse/keyboard/type', () => keyboard.type('x')],
+    ['POST /computeruse/keyboard/key', () => keyboard.press('x')],
+    ['POST /computeruse/keyboard/hotkey', () => keyboard.hotkey('x')],
+    ['GET /computeruse/screenshot', () => screenshot.takeFullScreen()],
+    ['GET /computeruse/screenshot/region', () => screenshot.takeRegion(region)],
+    ['GET /computeruse/screenshot/compressed', () => screenshot.takeCompressed()],
+    ['GET /computeruse/screenshot/region/compressed', () => screenshot.takeCompressedRegion(region)],
+    ['GET /computeruse/display/info', () => display.getInfo()],
+    ['GET /computeruse/display/windows', () => display.getWindows()],
+    ['POST /computeruse/recordings/start', () => recording.start()],
+    ['POST /computeruse/recordings/stop', () => recording.stop('x')],
+    ['GET /computeruse/recordings', () => recording.list()],
+    ['GET /computeruse/recordings/x', () => recording.get('x')],
+    ['DELETE /computeruse/recordings/x', () => recording.delete('x')],
+    ['GET /computeruse/a11y/tree', () => accessibility.getTree()],
+    ['POST /computeruse/a11y/find', () => accessibility.findNodes()],
+    ['POST /computeruse/a11y/node/focus', () => accessibility.focusNode('x')],
+    ['POST /computeruse/a11y/node/invoke', () => accessibility.invokeNode('x')],
+    ['POST /computeruse/a11y/node/value', () => accessibility.setNodeValue('x', 'y')],
   ];
-  for (const call of methods) await fails(call, sdk.DaytonaError, /not|no git/, 501);
+  for (const [operation, call] of methods)
+    await fails(call, sdk.DaytonaError, new RegExp(`^${operation} .*is not supported`), 501);
+  // The SDK does not read the body of this one.
+  const download = (): Promise<unknown> => recording.download('x', join(folder, 'recording'));
+  await fails(download, sdk.DaytonaError, /object Object/, 501);
 });
 
 test('@computesdk/daytona works with it', async () => {
@@ -238,3 +287,5 @@ test('@computesdk/daytona works with it', async () => {
     delete process.env['DAYTONA_API_URL'];
   }
 });
+
+test('each method of these classes is tested', () => methods.assertComplete());

@@ -112,6 +112,7 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
         ]);
         const expiry = /^releap_preview_certificate_expiry_timestamp_seconds (\S+)$/m.exec(stdout)?.[1];
         assert.ok(Number(expiry) * 1000 > Date.now());
+        assert.match(stdout, /^releap_function_instances\{state="serving"\} 0$/m);
       },
     );
 

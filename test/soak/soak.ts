@@ -36,8 +36,6 @@ interface Verified {
 export interface SoakOptions {
   pauses: number;
   stops: number;
-  /** What the workload's own pauses are multiplied by: more is less work. Default 1. */
-  pace?: number;
   /** Told after each cycle. */
   onProgress?: (line: string) => void;
 }
@@ -55,9 +53,9 @@ export interface SoakResult {
 /** @throws when anything is lost, wrong, or drawn twice */
 export async function soak(
   service: Service,
-  { pauses, stops, pace = 1, onProgress }: SoakOptions,
+  { pauses, stops, onProgress }: SoakOptions,
 ): Promise<SoakResult> {
-  const soaking = new Soak(service, pace);
+  const soaking = new Soak(service);
   await soaking.begin();
   for (let cycle = 1; cycle <= pauses; cycle += 1) {
     onProgress?.(`pause ${cycle} of ${pauses}: ${await soaking.pauseAndResume()}`);
@@ -71,7 +69,6 @@ export async function soak(
 
 class Soak {
   readonly #service: Service;
-  readonly #pace: number;
   readonly #ms: SoakResult['ms'] = { pause: [], resume: [], stop: [], start: [] };
   readonly #drawn = new Set<string>();
   readonly #addresses = new Set<string | null>();
@@ -80,9 +77,8 @@ class Soak {
   /** The last row that was checked. */
   #verified: Verified = { rows: 0, hash: '', files: 0 };
 
-  constructor(service: Service, pace: number) {
+  constructor(service: Service) {
     this.#service = service;
-    this.#pace = pace;
   }
 
   async begin(): Promise<void> {
@@ -185,7 +181,7 @@ class Soak {
   /** Starts the workload, and puts something into memory that must stay as it is. */
   async #work(): Promise<void> {
     await this.#run(`head -c 2000000 /dev/urandom > /dev/shm/static; sha256sum /dev/shm/static > /dev/shm/sum
-      nohup python3 /workload.py run ${this.#pace} < /dev/null > /workload.log 2>&1 &`);
+      nohup python3 /workload.py run < /dev/null > /workload.log 2>&1 &`);
     await this.#awaitProgress();
   }
 

@@ -1,7 +1,6 @@
 """What a sandbox does while its life cycle is tried: it keeps data that would show the loss of a byte.
 
-  workload.py run PACE       writes until it is ended; reports its state to clients that connect to port 8080 and send nothing;
-                             PACE multiplies its own pauses
+  workload.py run            writes until it is ended; reports its state to clients that connect to port 8080 and send nothing;
   workload.py verify N HASH  checks what is on the disk, and that the chain of rows continues from row N, whose hash that was;
                              says {"rows": ..., "hash": ..., "files": ...}
 
@@ -13,7 +12,6 @@ import hashlib, json, os, random, socket, sqlite3, sys, threading, time
 
 DB, FILES, LIST = "/data/load.sqlite", "/data/files", "/data/files.list"
 CONNECTIONS = 5
-PACE = float(sys.argv[2]) if sys.argv[1] == "run" else 1
 state = {"pid": os.getpid(), "nonce": os.urandom(16).hex(), "acked": 0, "reads": 0, "files": 0, "open": 0, "pings": 0, "errors": []}
 
 
@@ -52,7 +50,7 @@ def writer():
             db.execute("insert into rows values (?, ?, ?)", (n, payload, last))
         db.execute("commit")
         state["acked"] = n
-        time.sleep(0.02 * PACE)
+        time.sleep(0.02)
 
 
 def reader():
@@ -62,7 +60,7 @@ def reader():
         for (_, payload, found), (_, _, before) in zip(rows, rows[1:]):
             assert link(before, payload) == found, "a row is not what was written"
         state["reads"] += 1
-        time.sleep(0.05 * PACE)
+        time.sleep(0.05)
 
 
 def files():
@@ -86,7 +84,7 @@ def files():
             note(f"- {names[0]}")
             os.unlink(f"{FILES}/{names.pop(0)}")
         state["files"] += 1
-        time.sleep(0.5 * PACE)
+        time.sleep(0.5)
 
 
 def listing():
@@ -133,7 +131,7 @@ def client():
         stream.write(f"{number}\n".encode())
         assert stream.readline() == f"{number}\n".encode(), "a connection lost something"
         state["pings"] += 1
-        time.sleep(0.05 * PACE)
+        time.sleep(0.05)
 
 
 def verify(n, last):

@@ -143,7 +143,7 @@ export class MaintainedCertificate {
 
   /** Ends the maintenance. A program that runs for it is killed. */
   async close(): Promise<void> {
-    this.#closing.abort();
+    this.#closing.abort(new Error('the service stops'));
     await this.#loop;
   }
 

@@ -6,6 +6,7 @@ import type { AddressInfo } from 'node:net';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { connect, createServer } from 'node:tls';
+import { isDeepStrictEqual } from 'node:util';
 import { devRootFile, PREVIEW_CERTIFICATE_FILES } from '@releap/contract/preview-certificate';
 import { eventually } from '@releap/testing/eventually';
 import { quiet as log } from '@releap/testing/logging';
@@ -134,10 +135,11 @@ describe('a certificate in files', () => {
       await eventually(String(problem), () => problem.test(certificate.status.problem ?? ''));
       assert.deepEqual(certificate.current, first);
     }
-    const status = JSON.parse(
-      await readFile(path.join(home, PREVIEW_CERTIFICATE_FILES.status), 'utf8'),
-    ) as object;
-    assert.deepEqual(status, certificate.status);
+    // Written after it is known.
+    await eventually('the status in its file', async () => {
+      const text = await readFile(path.join(home, PREVIEW_CERTIFICATE_FILES.status), 'utf8');
+      return isDeepStrictEqual(JSON.parse(text), certificate.status);
+    });
     assert.equal(
       certificate.status.certificate?.fingerprint,
       new X509Certificate(first.certificate).fingerprint256,

@@ -12,6 +12,7 @@ import {
 } from './program/account.ts';
 import { commandCommands } from './program/commands.ts';
 import { endpointCommands } from './program/endpoints.ts';
+import { functionCommands } from './program/functions.ts';
 import { hostCommands } from './program/hosts.ts';
 import { imageCommands } from './program/images.ts';
 import { lifecycleCommands } from './program/lifecycle.ts';
@@ -20,6 +21,8 @@ import { sandboxCommands } from './program/sandboxes.ts';
 import { secretCommands } from './program/secrets.ts';
 import { snapshotCommands } from './program/snapshots.ts';
 import { sshCommands } from './program/ssh.ts';
+import { storeCommands } from './program/stores.ts';
+import { volumeCommands } from './program/volumes.ts';
 import type { Context, GlobalOptions, Terminal } from './terminal.ts';
 
 export interface ProgramHost {
@@ -36,7 +39,8 @@ const GROUPS: readonly [title: string, registrations: ((registration: Registrati
     'Sandboxes:',
     [commandCommands, sshCommands, sandboxCommands, lifecycleCommands, snapshotCommands, endpointCommands],
   ],
-  ['What a project has besides:', [imageCommands, secretCommands]],
+  ['Functions:', [functionCommands]],
+  ['What a project has besides:', [imageCommands, secretCommands, storeCommands, volumeCommands]],
   ['Account:', [accountCommands, organizationCommands, projectCommands, invitationCommands]],
   ["This machine, for the service's operator:", [hostCommands]],
 ];

@@ -176,6 +176,7 @@ describe('the program', () => {
       'postgres',
       'node',
       'go',
+      'volumes',
     ])
       assert.ok(ids.includes(id), id);
     assert.ok(report.checks.every((check) => check.detail !== ''));

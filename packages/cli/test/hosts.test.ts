@@ -140,7 +140,7 @@ describe('rlp host drain', () => {
     assert.equal(late.code, 1);
     assert.match(
       late.stderr,
-      /still has sandboxes \(1 running\) after 1 s; the drain continues in the background/,
+      /is still in use \(1 running\) after 1 s; the drain continues in the background/,
     );
     await using relay = await startRelay({ url: it.world.internalUrl });
     await using folder = await home({ url: it.world.url, internalUrl: relay.url, key: it.project.key });

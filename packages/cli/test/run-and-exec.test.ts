@@ -10,7 +10,7 @@ import { but, newProject, type Project, Scripts } from './world.ts';
 let host: MachineHost;
 const scripts = new Scripts();
 before(async () => {
-  host = await startMachineHost({}, { script: scripts.script });
+  host = await startMachineHost({ limits: { leaseGraceMs: 0 } }, { script: scripts.script });
 });
 after(() => host[Symbol.asyncDispose]());
 
@@ -214,6 +214,25 @@ describe('rlp run', () => {
       },
     });
     assert.equal(outcome.code, 130, outcome.stderr);
+    await until(async () => (await sandboxes(project)).length === 0);
+  });
+
+  test('killed with --rm, the lease of the sandbox ends it', async () => {
+    const project = await newProject(host.world);
+    await rlp(project, ['run', '--rm', 'busybox', '--', 'sleep', '600'], {
+      started: (child) => {
+        void until(async () => (await sandboxes(project))[0]?.status === 'running').then(() =>
+          child.kill('SIGKILL'),
+        );
+      },
+    });
+    const [left] = await sandboxes(project);
+    assert.equal(left?.status, 'running');
+    const expired = await host.world.database.pool.query(
+      `update sandbox_leases set expires_at = now() where sandbox_id = $1 and expires_at < now() + interval '180 seconds'`,
+      [project.uuidOf(left.id)],
+    );
+    assert.equal(expired.rowCount, 1);
     await until(async () => (await sandboxes(project)).length === 0);
   });
 });

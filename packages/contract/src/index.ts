@@ -1,5 +1,7 @@
 export * from './compat/index.ts';
 export * from './gateway/address-stream.ts';
+export * from './gateway/entrypoint.ts';
+export * from './gateway/function-calls.ts';
 export * from './gateway/messages.ts';
 export * from './gateway/port-stream.ts';
 export * from './gateway/withheld-address.ts';

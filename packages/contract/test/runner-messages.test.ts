@@ -57,16 +57,16 @@ describe('reading messages of the runner link', () => {
 
   it('takes out items of a kind, or with a status, that it does not know, and keeps the others', () => {
     const good = report();
-    const volume = report({ kind: 'volume', status: 'attached' });
+    const tunnel = report({ kind: 'tunnel', status: 'attached' });
     const status = report({ status: 'hibernated' });
     const { message, unsupported, dropped } = readable(
-      fromRunner({ type: 'report', seq: 7, items: [volume, good, status, { kind: 'sandbox' }, null] }),
+      fromRunner({ type: 'report', seq: 7, items: [tunnel, good, status, { kind: 'sandbox' }, null] }),
     );
     assert.deepEqual(message.type === 'report' && message.items, [good]);
     assert.deepEqual(
       unsupported.map(({ kind, error }) => [kind, error.split(' ')[0]]),
       [
-        ['volume', 'the'],
+        ['tunnel', 'the'],
         ['sandbox', '/status'],
       ],
     );

@@ -141,7 +141,17 @@ describe('volumes and object_store_mounts', () => {
   });
   test('subpath stays inside the volume', () => {
     assert.equal(create(volume('/d', { subpath: '/a//b/' })).volumes[0]?.subpath, 'a/b');
+    assert.equal(create(volume('/d', { subpath: '/./' })).volumes[0]?.subpath, null);
     refused(volume('/d', { subpath: 'a/../../b' }), 'subpath', '..');
+    refused(volume('/d', { subpath: 'a\nb' }), 'subpath', 'control');
+    refused(volume('/d', { subpath: 'é'.repeat(128) }), 'subpath', '255 bytes');
+    refused(volume('/d', { subpath: 'a/'.repeat(600) }), 'subpath', '1024');
+  });
+  test('one mount inside another is refused, across both kinds', () => {
+    const volumes = [{ volume: 'v', mount_path: '/data' }];
+    refused({ volumes, object_store_mounts: [{ object_store: 's', mount_path: '/data/s' }] }, 'is below');
+    refused({ volumes: [...volumes, { volume: 'w', mount_path: '/data/a/b' }] }, '/data/a/b', 'is below');
+    assert.equal(create({ volumes: [...volumes, { volume: 'v', mount_path: '/data2' }] }).volumes.length, 2);
   });
 });
 
@@ -326,13 +336,7 @@ test('what is not available yet is refused by name, and only that', () => {
       secrets: ['A'],
     }),
   );
-  const asked: Record<string, unknown>[] = [
-    { volumes: [{ volume: 'v', mount_path: '/v' }] },
-    { object_store_mounts: [{ object_store: 's', mount_path: '/s' }] },
-    { cpu_type: 'x' },
-    { network_class: 'x' },
-    { disk_class: 'x' },
-  ];
+  const asked: Record<string, unknown>[] = [{ cpu_type: 'x' }, { network_class: 'x' }, { disk_class: 'x' }];
   for (const body of asked) {
     const sandbox = create(body);
     assert.throws(

@@ -36,6 +36,19 @@ test('query numbers come as text and are converted', () => {
   assert.deepEqual(validate(PageQuery, 'query', { limit: '', cursor: '' }), {});
 });
 
+test('null for an optional field is its absence, unless the schema gives it a meaning', () => {
+  const schema = Type.Object({
+    plain: Type.Optional(Type.Integer()),
+    nullable: Type.Optional(Type.Union([Type.Integer(), Type.Null()])),
+  });
+  assert.deepEqual(validate(schema, 'body', { plain: null, nullable: null }), { nullable: null });
+  assert.deepEqual(validate(schema, 'body', {}), {});
+  assert.match(
+    message(() => validate(schema, 'body', { nullable: 'x' })),
+    /nullable must be an integer or null, but was "x"/,
+  );
+});
+
 test('limit is clamped to 1..200 and is 100 when absent', () => {
   const limit = (text: string): number => clampLimit(validate(PageQuery, 'query', { limit: text }).limit);
   assert.deepEqual(['0', '-5', '1', '200', '201', '9'.repeat(300)].map(limit), [1, 1, 1, 200, 200, 200]);

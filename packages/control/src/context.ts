@@ -21,12 +21,15 @@ import { noKeys } from './encryption/keys.ts';
 import { createChangeNotifier, type ChangeNotifier } from './events/change-notifier.ts';
 import { openClusterNotifier, type ClusterNotifier } from './events/cluster-notifier.ts';
 import { createEventBus, type EventBus } from './events/event-bus.ts';
+import { createDispatchTokens, type DispatchTokens } from './functions/dispatch-token.ts';
+import { createFunctionTemplates, type FunctionTemplates } from './functions/templates/templates.ts';
+import { createFunctionInstances, type FunctionInstances } from './functions/instances/instances.ts';
 import { createIdempotency, type Idempotency } from './idempotency/idempotency.ts';
 import { createBuildQueue, type BuildQueue } from './images/build-queue.ts';
 import { createImageReader, type ReadImage } from './images/resolve-root.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
 import { transitionMetrics } from './metrics/instruments.ts';
-import type { ControlOptions } from './options.ts';
+import type { ContextOptions } from './options.ts';
 import { createRegions, type Regions } from './regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './registries/pull-credentials.ts';
 import { DEPLOYMENT } from './runners/queries.ts';
@@ -41,7 +44,7 @@ import { USAGE_SETTINGS } from './usage/settings.ts';
 import { createUsage, type Usage } from './usage/usage.ts';
 
 export interface ControlContext {
-  readonly options: ControlOptions;
+  readonly options: ContextOptions;
   readonly limits: ControlLimits;
   readonly platform: PlatformLimits;
   readonly log: Logger;
@@ -64,6 +67,8 @@ export interface ControlContext {
   readonly dataTokens: DataTokens;
   /** Tokens that open preview endpoints. */
   readonly previewTokens: PreviewTokens;
+  /** Tokens with which this server calls functions through a gateway. */
+  readonly dispatchTokens: DispatchTokens;
   /** The root of the certificates with which runners intercept TLS for secrets. */
   readonly egressRoot: EgressRoot;
   /** Reads logs from hosts. */
@@ -76,6 +81,10 @@ export interface ControlContext {
   readonly snapshots: Snapshots;
   readonly scheduler: Scheduler;
   readonly billing: Billing;
+  /** Memory of functions that are ready. */
+  readonly functionTemplates: FunctionTemplates;
+  /** Sandboxes that serve functions. */
+  readonly instances: FunctionInstances;
   readonly usage: Usage;
   readonly readRecord: ReadRecord;
   readonly readImage: ReadImage;
@@ -90,7 +99,7 @@ export interface ControlContext {
 
 /** The database must be migrated. `cleanup` closes what this opens. */
 export async function createContext(
-  options: ControlOptions,
+  options: ContextOptions,
   cleanup: AsyncDisposableStack,
 ): Promise<ControlContext> {
   const { log } = options;
@@ -124,6 +133,7 @@ export async function createContext(
   const egressRoot = createEgressRoot({ serviceKeys, label: () => deploymentId(database) });
   const dataTokens = createDataTokens({ database, serviceKeys });
   const previewTokens = createPreviewTokens(serviceKeys);
+  const dispatchTokens = createDispatchTokens(serviceKeys);
   const hosts = cleanup.use(createHostClient(dataTokens));
   const runnerCredentials = createRunnerCredentials({
     database,
@@ -157,7 +167,14 @@ export async function createContext(
     onChanged: (rows) => events.emit('artifacts-changed', rows),
     log,
   });
-  const scheduler = createScheduler({ database, lifecycle, artifacts, limits, log });
+  const scheduler = createScheduler({
+    database,
+    lifecycle,
+    artifacts,
+    onVolumesChanged: (changes) => events.emit('volumes-changed', changes),
+    limits,
+    log,
+  });
   cleanup.defer(() => scheduler.close());
   events.on('capacity-released', () => scheduler.capacityReleased());
 
@@ -203,6 +220,7 @@ export async function createContext(
   events.on('sandboxes-changed', (rows) => runners.changed('sandbox', rows));
   events.on('snapshots-changed', (rows) => runners.changed('snapshot', rows));
   events.on('artifacts-changed', (rows) => runners.changed('artifact', rows));
+  events.on('volumes-changed', (rows) => runners.changed('volume', rows));
   const cluster = await openClusterNotifier({
     database,
     serverId,
@@ -211,6 +229,20 @@ export async function createContext(
     onGap: () => events.emit('notifications-missed'),
   });
   cleanup.use(cluster);
+
+  const functionTemplates = createFunctionTemplates({ changes, database, limits, log, snapshots });
+  const instances = createFunctionInstances({
+    templates: functionTemplates,
+    database,
+    lifecycle,
+    scheduler,
+    billing,
+    changes,
+    cluster,
+    events,
+    limits,
+    log,
+  });
 
   return {
     options,
@@ -231,6 +263,7 @@ export async function createContext(
     runnerCredentials,
     dataTokens,
     previewTokens,
+    dispatchTokens,
     egressRoot,
     hosts,
     authenticator,
@@ -241,6 +274,8 @@ export async function createContext(
     snapshots,
     scheduler,
     billing,
+    functionTemplates,
+    instances,
     usage,
     runners,
     builds,

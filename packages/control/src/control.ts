@@ -5,11 +5,18 @@ import { UpgradeRouter } from './http/upgrade-router.ts';
 import { createHttpServer, type HttpServer } from './http/server.ts';
 import { ensureBuiltinImages } from './images/images.ts';
 import { requestMetrics, taskMetrics } from './metrics/instruments.ts';
-import { createModules } from './modules.ts';
-import type { ControlOptions } from './options.ts';
+import type { FastifyPluginCallback } from 'fastify';
+import type { Module } from './module.ts';
+import { createModules, type CreateModule } from './modules.ts';
+import type { ContextOptions } from './options.ts';
 import { ensureRegion } from './regions/regions.ts';
 import { createLeases } from './tasks/leases.ts';
 import { createTaskRunner } from './tasks/task-runner.ts';
+
+export interface ControlOptions extends ContextOptions {
+  /** Additional modules. */
+  modules?: readonly CreateModule[];
+}
 
 export interface Control extends AsyncDisposable {
   /** Base URL of the API. */
@@ -43,7 +50,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   await ensureRegion(database.pool, options.region);
   await ensureBuiltinImages(database.pool, options.builtinImages ?? []);
 
-  const modules = createModules(context);
+  const modules = createModules(context, options.modules);
   const { planes, clientPlugins, internalPlugins } = createPlanes({
     ...context,
     ...options,
@@ -54,7 +61,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     module.metrics?.(metrics);
   }
   const api = createHttpServer({
-    plugins: clientPlugins,
+    plugins: [...clientPlugins, ...modules.map(clientRoutes)],
     trustedProxies: options.trustedProxies ?? [],
     log,
   });
@@ -100,5 +107,12 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     [Symbol.asyncDispose]: close,
   };
 }
+
+const clientRoutes =
+  (module: Module): FastifyPluginCallback =>
+  (scope, _options, done) => {
+    module.clientRoutes?.(scope);
+    done();
+  };
 
 const portOf = ({ server }: HttpServer): number => (server.address() as { port: number }).port;

@@ -53,8 +53,20 @@ export interface ControlLimits {
   retentionDays: number;
   /** Retention of the audit log, in days, by whole months; 0 keeps it. */
   auditRetentionDays: number;
+  /** Retention of invocations of functions, in days, by whole days. */
+  invocationRetentionDays: number;
   /** How long the store keeps a blob that no row names, in milliseconds. */
   blobGraceMs: number;
+  /** How long a volume keeps commits that are not among its newest, in milliseconds. */
+  volumeHistoryMs: number;
+  /** How long a gateway keeps an instance of a function without a connection, in milliseconds. */
+  functionLeaseMs: number;
+  /** How long another gateway may take an instance that was released or whose lease ran out, in milliseconds. */
+  functionGraceMs: number;
+  /** How long the handler of a new version may take until it listens, in milliseconds. */
+  functionListenMs: number;
+  /** How long a new server deletes no sandbox whose lease has expired, in milliseconds. */
+  leaseGraceMs: number;
   /** Period of the sweeper, in milliseconds. */
   sweepMs: number;
 }
@@ -78,6 +90,13 @@ export const CONTROL_LIMITS: ControlLimits = {
   teardownGraceMs: TEARDOWN_GRACE_MS,
   retentionDays: 30,
   auditRetentionDays: 365,
+  invocationRetentionDays: 30,
   blobGraceMs: 24 * 3_600_000,
+  volumeHistoryMs: 7 * 24 * 3_600_000,
+  functionLeaseMs: 15_000,
+  functionGraceMs: 3_000,
+  // An emulated guest starts a large framework slowly.
+  functionListenMs: 120_000,
+  leaseGraceMs: 60_000,
   sweepMs: 1_000,
 };

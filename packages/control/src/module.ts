@@ -1,3 +1,4 @@
+import type { FastifyInstance } from 'fastify';
 import type { Registry } from 'prom-client';
 import type { Planes } from './http/planes.ts';
 import type { ReconciledKind } from './runners/kind.ts';
@@ -14,6 +15,8 @@ export interface Module {
   readonly name: string;
   /** Adds the module's operations to the planes. */
   routes?(planes: Planes): void;
+  /** Adds routes to the listener for clients that are not operations of a plane, in a scope of their own. */
+  clientRoutes?(scope: FastifyInstance): void;
   /** Adds WebSocket endpoints to the internal listener. */
   upgrades?(router: UpgradeRouter): void;
   /** Disconnects the clients of `upgrades`; called when the server stops, and its listeners wait for it. */

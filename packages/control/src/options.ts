@@ -7,12 +7,11 @@ import type { UsageSettings } from './usage/settings.ts';
 import type { ControlTokens } from './credentials/token-set.ts';
 import type { KeyEncryptionKeys } from './encryption/keys.ts';
 import type { RateLimits } from './http/rate-limits.ts';
-import type { ControlContext } from './context.ts';
 import type { ControlLimits } from './limits.ts';
-import type { Module } from './module.ts';
 import type { RegionConfig } from './regions/regions.ts';
 
-export interface ControlOptions {
+/** What the shared services of a control server are made with. */
+export interface ContextOptions {
   databaseUrl: string;
   /** Most database connections of this process. */
   databaseConnections?: number;
@@ -51,7 +50,5 @@ export interface ControlOptions {
   compatSnapshot?: string | undefined;
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
   trustedProxies?: readonly string[];
-  /** Additional modules. */
-  modules?: readonly ((context: ControlContext) => Module)[];
   log: Logger;
 }

@@ -7,6 +7,7 @@ import { credentialOf } from '@releap/testing/credentials';
 import {
   create,
   obedient,
+  quiet,
   startWorld,
   until,
   waitFor,
@@ -14,6 +15,8 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
+import { createEventBus } from '../src/events/event-bus.ts';
+import { createVersionStates } from '../src/functions/version-states.ts';
 
 let world: World;
 beforeEach(async () => {
@@ -283,6 +286,33 @@ describe('an image that was built from a Dockerfile', () => {
     const fetched = await there.artifactAssigned(id, ({ desired }) => desired === 'present');
     const parts = await ask(there, 'GET', `/internal/artifacts/${fetched.spec.digest}`);
     assert.equal(parts.status, 200);
+
+    // A function that was deployed from it needs it until a version after that is the current one.
+    const deploy = (from: string) => world.call('POST', '/fns', { name: 'needs-it', image: from });
+    const deployed = await deploy('built');
+    assert.equal(deployed.status, 200, deployed.text);
+    assert.equal((await world.call('DELETE', '/images/built')).status, 204);
+    for (const { id: vmId } of [here, vm]) {
+      await world.call('DELETE', `/vms/${vmId}`);
+      await waitFor(world.call, vmId, 'deleted');
+    }
+    await until(
+      async () => (await world.database.pool.query('select 1 from sandboxes where held')).rowCount === 0,
+    );
+    const isNeeded = async (): Promise<boolean> => {
+      await world.control.runTask('artifact-audit');
+      const { rowCount } = await world.database.pool.query(
+        'select 1 from artifacts where id = $1 and unneeded_since is null',
+        [id],
+      );
+      return rowCount === 1;
+    };
+    assert.equal(await isNeeded(), true);
+    const next = await deploy('localhost:5000/app:2');
+    assert.equal(await isNeeded(), true);
+    const states = createVersionStates(world.database, createEventBus(quiet));
+    await states.publish(next.body.version_id);
+    await until(async () => !(await isNeeded()));
   });
 });
 

@@ -9,6 +9,7 @@ import {
   parseSandboxId,
   UNSUPPORTED_OPERATIONS,
 } from '@releap/contract';
+import { sdk, type Untyped } from '@releap/testing/daytona';
 import { inspect } from '@releap/testing/inspect';
 import {
   create as createNative,
@@ -74,6 +75,7 @@ describe('POST /sandbox', () => {
       cpu: 2,
       memory: 2,
       disk: 4,
+      user: '',
       unknown: { field: 1 },
       autoStopInterval: 0,
       public: true,
@@ -125,8 +127,6 @@ describe('POST /sandbox', () => {
     assert.deepEqual(await policy({ networkBlockAll: true }), [true, undefined, undefined]);
     const lists = { networkAllowList: '10.0.0.0/8, 1.2.3.4', domainAllowList: '*.example.org' };
     assert.deepEqual(await policy(lists), [false, '10.0.0.0/8,1.2.3.4', '*.example.org']);
-    const message = await refused(call('POST', '/sandbox', { networkAllowList: 'a b' }), 400);
-    assert.match(message, /"a b"/);
   });
 
   it('refuses what it cannot do, in the form of the protocol, and leaves nothing behind', async () => {
@@ -151,6 +151,15 @@ describe('POST /sandbox', () => {
       [{ volumes: [{ volumeId: 'v', mountPath: '/v' }] }, 501, /volumes/],
       [{ gpuType: ['H100'] }, 501, /gpuType/],
       [{ linkedSandbox: 'x' }, 501, /linkedSandbox/],
+      [{ user: 'daytona' }, 501, /sandbox create with user .* as the user of the image/],
+      [{ networkAllowList: '10.0.0.0/8,a b' }, 400, /^networkAllowList\[1\] must be .* "a b"/],
+      [{ domainAllowList: '*' }, 400, /^domainAllowList\[0\] .* leave domainAllowList out/],
+      [{ networkAllowList: '1.1.1.1,'.repeat(300) }, 400, /have 300 entries; at most 256/],
+      [{ name: 'a\u0007' }, 400, /control characters/],
+      [{ labels: { big: 'x'.repeat(9_000_000) } }, 400, /body is too large/],
+      [{ labels: ['x'] }, 400, /labels/],
+      [{ memory: -1 }, 400, /memory/],
+      [{ disk: 1e7 }, 400, /disk/],
       ['{', 400, /JSON/],
       ['[]', 400, /object/],
     ];
@@ -251,6 +260,8 @@ describe('the life of a sandbox', () => {
     );
     for (const port of ['0', '65536', 'x'])
       assert.match(await refused(call('GET', `/sandbox/${id}/ports/${port}/preview-url`), 400), /port/);
+    await call('POST', `/sandbox/${id}/stop`);
+    assert.match(await refused(call('GET', `/sandbox/${id}/ports/3000/preview-url`), 409), /is stopped/);
   });
 });
 
@@ -323,17 +334,37 @@ describe('GET /sandbox', () => {
   });
 
   it('refuses malformed parameters', async () => {
-    const cursor = Buffer.from(
-      JSON.stringify([1, 'createdAt', 'desc', '2026-13-45 00:00:00+00', newUuid()]),
-    ).toString('base64url');
+    const cursor = (value: unknown, sort = 'createdAt', id: unknown = newUuid(), version = 1): string => {
+      const json = JSON.stringify([version, sort, 'desc', value, id]);
+      return `sort=${sort}&cursor=${Buffer.from(json).toString('base64url')}`;
+    };
+    const time = '2026-01-02 03:04:05.678+00';
+    assert.deepEqual(await named(cursor(time)), []);
     for (const query of [
       'cursor=abc',
-      `cursor=${cursor}`,
+      'cursor=bnVsbA',
+      `cursor=${'A'.repeat(4000)}`,
+      ...[
+        '2026-13-45 00:00:00+00',
+        '2026-02-30 00:00:00+00',
+        '0000-01-01 00:00:00+00',
+        `${time}9`,
+        null,
+        7,
+      ].map((value) => cursor(value)),
+      cursor('2026-01-01 00:00:00+99'),
+      cursor(time, 'createdAt', 'x'),
+      cursor(time, 'createdAt', newUuid(), 2),
+      cursor('1e9', 'cpu'),
+      cursor('99999999999', 'diskGib'),
+      cursor('a\0', 'name'),
+      'limit=1.5',
       'sort=size',
       'order=up',
       'limit=x',
       'labels=%5B%5D',
       'labels=x',
+      `labels=${encodeURIComponent(String.raw`{"a":"\ud800"}`)}`,
       'minCpu=-1',
       'createdAtAfter=x',
       'isPublic=1',
@@ -364,6 +395,7 @@ describe('what the facade does not have', () => {
     ] as const)
       assert.match(await refused(call(method, path), 501), new RegExp(`^${method} ${path}`));
     assert.match(await refused(call('GET', '//sandbox'), 501), /slash at the end of apiUrl/);
+    assert.match(await refused(call('GET', '/sandbox/%ff'), 400), /not a valid URL path/);
   });
 
   it('needs an API key of a project', async () => {
@@ -378,12 +410,29 @@ describe('what the facade does not have', () => {
   });
 });
 
-it('refuses creates without credits with 402, and a full queue with 429 and Retry-After', async () => {
-  const { charged, queued } = await poorWorlds();
-  assert.match(await refused(charged, 402), /out of credits/);
-  const { headers, body } = await queued;
+it('refuses creates without credits with 402, and a full queue with 429, as errors of the SDK with headers', async () => {
+  const thrown = async (): Promise<Untyped> => {
+    const client = new sdk.Daytona({ apiKey: call.key, apiUrl: world.url + COMPAT_PREFIX });
+    return await client.create({ snapshot: 'busybox' }).then(assert.fail, (error: unknown) => error);
+  };
+  await world.restart({ billing: { mode: 'enforce' } });
+  const poor = await thrown();
+  assert.deepEqual(
+    [poor.constructor, poor.statusCode, poor.errorCode],
+    [sdk.DaytonaError, 402, 'PAYMENT_REQUIRED'],
+  );
+  assert.match(poor.message, /out of credits/);
+  assert.ok(poor.headers['x-request-id']);
+
+  await world.restart({ limits: { createQueue: 0 } });
+  const busy = await thrown();
+  assert.deepEqual(
+    [busy.constructor, busy.statusCode, busy.errorCode, busy.headers['retry-after']],
+    [sdk.DaytonaRateLimitError, 429, 'TOO_MANY_REQUESTS', '2'],
+  );
+  const { headers, body } = await call('POST', '/sandbox', {});
   assert.deepEqual([headers.get('retry-after'), body.retry_after_secs], ['2', 2]);
-  await refused(queued, 429);
+  await world.restart();
 });
 
 it('refuses a create without a source when the deployment has no default', async () => {
@@ -400,14 +449,4 @@ async function worldCall(method: string, path: string): Promise<Answer> {
   });
   const text = await response.text();
   return { status: response.status, headers: response.headers, text, body: JSON.parse(text) };
-}
-
-/** A create of an organization without credits, and one that finds the queue full. */
-async function poorWorlds(): Promise<{ charged: Promise<Answer>; queued: Promise<Answer> }> {
-  await world.restart({ billing: { mode: 'enforce' } });
-  const charged = await call('POST', '/sandbox', {});
-  await world.restart({ limits: { createQueue: 0 } });
-  const queued = await call('POST', '/sandbox', {});
-  await world.restart();
-  return { charged: Promise.resolve(charged), queued: Promise.resolve(queued) };
 }

@@ -173,6 +173,7 @@ describe('snapshots of the facade', () => {
       [{ name: 'x', imageName: 'a:1', regionId: 'mars' }, 400, /"mars" is unknown/],
       [{ name: 'x', imageName: 'a:1', entrypoint: ['x'.repeat(5000)] }, 400, /entrypoint has 5000/],
       [{ name: 'x', imageName: 'a:1', gpu: 1 }, 501, /GPUs/],
+      [{ name: 'x', imageName: 'a:1', cpu: 900 }, 400, /cpu asks for 900 cores/],
       [{ name: 'team/app:1', imageName: 'a:1' }, 409, /already exists/],
       [{ name: 'busybox', imageName: 'a:1' }, 409, /already exists/],
     ];
@@ -207,12 +208,19 @@ describe('snapshots of the facade', () => {
       ({ name }: { name: string }) => name,
     );
     assert.deepEqual(listed.toSorted(), ['busybox', 'disk']);
+    const size = await get('disk');
     const made = await facade('POST', '/sandbox', { snapshot: 'disk', cpu: 1 });
-    assert.deepEqual([made.status, made.body.snapshot, made.body.disk], [200, 'disk', 0.5], made.text);
+    const { status, body } = made;
+    assert.deepEqual(
+      [status, body.snapshot, body.memory, body.disk],
+      [200, 'disk', size.mem, 0.5],
+      made.text,
+    );
     assert.match(
       await refused(facade('POST', '/sandbox', { snapshot: 'disk', disk: 5 }), 400),
-      /scratch_mib/,
+      /^disk is 5 GiB, but that of snapshot "disk" is 0.5 GiB/,
     );
+    assert.equal((await facade('POST', '/sandbox', { snapshot: 'disk', disk: 0.5 })).status, 200);
     assert.match(await refused(facade('POST', '/sandbox', { snapshot: 'memory' }), 400), /has memory/);
     await facade('DELETE', `/sandbox/${made.body.id}`);
     assert.equal((await facade('DELETE', '/snapshots/disk')).status, 204);

@@ -193,12 +193,23 @@ describe('POST /vms refuses', () => {
     400,
     /8/,
   );
-  row('volumes, not available yet', busybox({ volumes: mounts(1) }), 400, /not available yet/);
+  row('volume that does not exist', busybox({ volumes: mounts(1) }), 404, /volume ".*" not found/);
   row(
-    'object stores, not available yet',
+    'object store that does not exist',
     busybox({ object_store_mounts: [{ object_store: 's', mount_path: '/s' }] }),
+    404,
+    /object store "s" not found/,
+  );
+  row(
+    'mount_path below another',
+    busybox({
+      object_store_mounts: [
+        { object_store: 's', mount_path: '/s' },
+        { object_store: 't', mount_path: '/s/t' },
+      ],
+    }),
     400,
-    /not available yet/,
+    /is below mount_path "\/s"/,
   );
   row(
     'snapshot named in image does not exist',
@@ -263,7 +274,8 @@ describe('POST /vms refuses', () => {
   it('POST /vms 503: while the database is away, with Retry-After', async () => {
     const { pool } = world.database;
     const blocker = await pool.connect();
-    await blocker.query('begin; lock table sandboxes in access exclusive mode');
+    // Reads go on: the periodic tasks of the server would otherwise wait with all its connections.
+    await blocker.query('begin; lock table sandboxes in share mode');
     try {
       const [answer] = await Promise.all([
         post({ image: 'busybox' }),
@@ -282,8 +294,8 @@ describe('POST /vms refuses', () => {
       assert.match(answer.body.error, /try again/);
       assert.ok(Number(answer.headers.get('retry-after')) >= 1);
     } finally {
-      await blocker.query('rollback');
-      blocker.release();
+      // Its connection ends: one that PostgreSQL has ended meanwhile cannot be rolled back.
+      blocker.release(true);
     }
     await create(world.call, world);
   });

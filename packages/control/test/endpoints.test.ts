@@ -47,9 +47,8 @@ const resolve = (sandbox: string, on: number, token?: string): Promise<GatewayAn
   gateway.ask({ kind: 'preview', sandbox, port: on }, token);
 const shown = async (answer: Promise<GatewayAnswer>): Promise<string> => {
   const message = await answer;
-  return message.type === 'grant'
-    ? `granted, public ${message.public}`
-    : `${message.status} ${message.error}`;
+  if (message.type === 'grant') return `granted, public ${message.public}`;
+  return message.type === 'refusal' ? `${message.status} ${message.error}` : message.type;
 };
 const path = (endpoint: { id: string }): string => `/vms/${vm.id}/endpoints/${endpoint.id}`;
 

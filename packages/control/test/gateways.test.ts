@@ -1,7 +1,7 @@
 /** The control plane's end of the gateway link: decisions, and their revocation. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { newToken } from '@releap/contract';
+import { COMPAT_PREFIX, newToken, TOOLBOX_KEY } from '@releap/contract';
 import { GatewayClient } from '@releap/testing/gateway-client';
 import { AUDIENCE, TestIssuer } from '@releap/testing/issuer';
 import { JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
@@ -45,6 +45,33 @@ describe('a decision on the toolbox of a sandbox', () => {
     for (const token of [world.call.key, vm.token])
       assert.partialDeepStrictEqual(await ask(token), { type: 'grant', vm_id: vm.uuid });
     assert.partialDeepStrictEqual(await ask(newToken('apiKey')), { type: 'refusal', status: 401 });
+  });
+
+  it('opens to the preview token that the facade issues for port 1 until its endpoint is removed, and to no other', async () => {
+    const vm = await running();
+    const preview = async (port: number): Promise<string> =>
+      (await world.call('GET', `${COMPAT_PREFIX}/sandbox/${vm.id}/ports/${port}/preview-url`)).body.token;
+    const token = await preview(TOOLBOX_KEY.port);
+    const { id, vm_id } = await gateway.grant(vm.id, token);
+    assert.equal(vm_id, vm.uuid);
+    const target = { kind: 'preview', sandbox: vm.id, port: TOOLBOX_KEY.port };
+    assert.equal((await gateway.ask(target, token)).type, 'grant');
+
+    const { body: link } = await world.call('POST', `/vms/${vm.id}/preview-links`, { port: 1 });
+    const other = await running();
+    for (const [sandbox, wrong] of [
+      [vm.id, link.token],
+      [vm.id, await preview(3000)],
+      [other.id, token],
+    ] as const)
+      assert.partialDeepStrictEqual(await gateway.resolve(sandbox, wrong), { type: 'refusal', status: 401 });
+    const ssh = await gateway.ask({ kind: 'ssh', sandbox: vm.id }, token);
+    assert.partialDeepStrictEqual(ssh, { type: 'refusal', status: 401 });
+
+    const { body } = await world.call('GET', `/vms/${vm.id}/endpoints`);
+    await world.call('DELETE', `/vms/${vm.id}/endpoints/${body.endpoints[0].id}`);
+    await until(() => gateway.revokedAs(id) === true);
+    assert.partialDeepStrictEqual(await gateway.resolve(vm.id, token), { type: 'refusal', status: 401 });
   });
 
   it("is made with the gateway's credential; no other one opens the link", async () => {

@@ -11,6 +11,7 @@ import {
   type Operation,
 } from '@releap/contract';
 import { credentialOf, joinAs } from '@releap/testing/credentials';
+import { testKeys } from '@releap/testing/keys';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { create, waitFor, type Answer } from '@releap/testing/world';
 
@@ -25,10 +26,11 @@ const UNKNOWN = '00000000-0000-4000-8000-000000000000';
 const pathOf = (operation: Operation, id = UNKNOWN): string => operation.path.replaceAll(/:\w+/g, id);
 
 describe('what an operation refuses before it is asked', () => {
+  const keys = testKeys();
   let world: SignedInWorld;
   let person: Person;
   before(async () => {
-    world = await startSignedInWorld();
+    world = await startSignedInWorld({ keys });
     person = await world.as('ada');
   });
   after(() => world[Symbol.asyncDispose]());
@@ -46,6 +48,7 @@ describe('what an operation refuses before it is asked', () => {
       operator: world.operator,
       // Without a runner's credential: it is refused before anything else.
       runner: world.gateway,
+      gateway: world.gateway,
     };
     const { body, credential, headers } = init;
     return calls[operation.security](operation.method, path, body, {
@@ -134,6 +137,12 @@ describe('what an operation refuses before it is asked', () => {
     const source = await create(world.call, world, { persistent: true });
     await waitFor(world.call, source.id, 'running');
     const { orgId, projectId } = await world.tenant(person);
+    for (const answer of [
+      await world.call('PUT', '/secrets/STORE', { value: 'key' }),
+      await person('PUT', `/projects/${projectId}/secrets/STORE`, { value: 'key' }),
+    ])
+      assert.equal(answer.status, 204, answer.text);
+    const store = { bucket: 'data', access_key_secret: 'STORE', secret_key_secret: 'STORE' };
     const bodies: Record<string, [id: string, body: object, other: object]> = {
       createSandbox: ['', { image: 'busybox', name: 'first' }, { image: 'busybox', name: 'second' }],
       createEndpoint: [source.id, { port: 80 }, { port: 81 }],
@@ -144,6 +153,15 @@ describe('what an operation refuses before it is asked', () => {
         { name: 'one', source: { type: 'registry', ref: 'docker.io/library/busybox:1' } },
         { name: 'two', source: { type: 'registry', ref: 'docker.io/library/busybox:1' } },
       ],
+      deployFunction: ['', { name: 'one', image: 'busybox' }, { name: 'two', image: 'busybox' }],
+      setFunctionPublic: ['one', { enabled: true }, { enabled: false }],
+      spawnInvocation: ['one', { n: 1 }, { n: 2 }],
+      mapInvocations: ['one', { payloads: [1] }, { payloads: [2] }],
+      createSchedule: ['one', { cron: '0 0 1 1 *' }, { cron: '0 0 2 1 *' }],
+      createObjectStore: ['', { ...store, name: 'one' }, { ...store, name: 'two' }],
+      createProjectObjectStore: [projectId, { ...store, name: 'one' }, { ...store, name: 'two' }],
+      createVolume: ['', { name: 'one' }, { name: 'two' }],
+      createProjectVolume: [projectId, { name: 'one' }, { name: 'two' }],
       createOrg: ['', { name: 'one' }, { name: 'two' }],
       createProject: [orgId, { name: 'one' }, { name: 'two' }],
       createApiKey: [projectId, { name: 'one' }, { name: 'two' }],

@@ -4,13 +4,15 @@ import { randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SandboxLifecycleResponse, type SandboxStatus } from '@releap/contract';
 import { Compile } from 'typebox/compile';
+import { CONTROL_LIMITS } from '../src/limits.ts';
+import { leaseExpiry } from '../src/sandboxes/leases.ts';
 import { Stage, VERBS } from './support/lifecycle.ts';
 import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;
 before(async () => {
-  world = await startWorld();
+  world = await startWorld({ limits: { leaseGraceMs: 0 } });
   stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
 });
 after(async () => world[Symbol.asyncDispose]());
@@ -324,4 +326,68 @@ describe('every lifecycle call', () => {
       await until(async () => (await stage.row(vm)).status === 'deleted');
     });
   }
+});
+
+describe('PUT /vms/:id/lease', () => {
+  const lease = (id: string, seconds: unknown) => world.call('PUT', `/vms/${id}/lease`, { lease_s: seconds });
+  const expire = (uuid: string) =>
+    world.database.pool.query(
+      `update sandbox_leases set expires_at = now() - interval '1 second' where sandbox_id = $1`,
+      [uuid],
+    );
+  const leases = async (uuid: string) =>
+    (await world.database.pool.query('select 1 from sandbox_leases where sandbox_id = $1', [uuid])).rowCount;
+
+  it('a sandbox whose lease expires is deleted, with the reason; one that is renewed or ended stays', async () => {
+    const [left, ended, plain] = await Promise.all([
+      stage.running({ lease_s: 3600 }),
+      stage.running({ lease_s: 30 }),
+      stage.running(),
+    ]);
+    const renewed = await lease(left.id, 600);
+    assert.equal(renewed.status, 200, renewed.text);
+    assert.equal(renewed.body.vm_id, left.id);
+    assert.ok(new Date(renewed.body.lease_expires_at) < new Date(Date.now() + 3_000_000), renewed.text);
+    assert.deepEqual((await lease(ended.id, null)).body, { vm_id: ended.id, lease_expires_at: null });
+    assert.deepEqual(
+      [await leases(left.uuid), await leases(ended.uuid), await leases(plain.uuid)],
+      [1, 0, 0],
+    );
+    await expire(left.uuid);
+    const gone = await world.call('GET', `/vms/${left.id}?wait_exact=deleting&timeout_ms=60000`);
+    assert.deepEqual(
+      [gone.body.status, gone.body.error],
+      ['deleting', 'deleted because its lease expired: its client did not renew it'],
+    );
+    await until(async () => (await leases(left.uuid)) === 0);
+    // It is given to one that had none, too.
+    assert.equal((await lease(plain.id, 30)).status, 200);
+    await expire(plain.uuid);
+    await waitFor(world.call, plain.id, 'deleting');
+    assert.equal((await read(ended.id)).status, 'running');
+  });
+
+  it('400 for less than 30 seconds or more than a day, 404 for deleted ones and those of others', async () => {
+    const vm = await stage.running();
+    for (const seconds of [29, 86_401, 1.5, '60', undefined]) {
+      const answer = await lease(vm.id, seconds);
+      assert.equal(answer.status, 400, answer.text);
+      assert.match(answer.body.error, /lease_s/);
+    }
+    const create = await world.call('POST', '/vms', { image: 'busybox', lease_s: 0 });
+    assert.deepEqual([create.status, /lease_s/.test(create.text)], [400, true]);
+    const other = await world.stranger();
+    assert.equal((await other('PUT', `/vms/${vm.id}/lease`, { lease_s: 30 })).status, 404);
+    await world.call('DELETE', `/vms/${vm.id}`);
+    assert.equal((await lease(vm.id, 30)).status, 404);
+    assert.equal((await lease(randomUUID(), 30)).status, 404);
+  });
+
+  it('a new server deletes none at first, as clients could not renew theirs before', async () => {
+    const { database } = world;
+    let queries = 0;
+    const pool = new Proxy(database.pool, { get: () => assert.fail(`query ${++queries}`) });
+    const context = { database: { ...database, pool }, limits: CONTROL_LIMITS };
+    await leaseExpiry(context as unknown as Parameters<typeof leaseExpiry>[0])();
+  });
 });

@@ -185,7 +185,7 @@ describe('the link of a runner', () => {
       report({ ...item, status: 'happy' }),
       report({ ...item, id: 'x' }),
       report({ ...item, detail: { port_map: 'x' } }),
-      report({ ...item, kind: 'volume' }),
+      report({ ...item, kind: 'tunnel' }),
       '{"type":"report","seq":"x","items":[]}',
       '{"type":"heartbeat"}',
     ]) {
@@ -208,7 +208,7 @@ describe('the link of a runner', () => {
         type: 'report',
         seq,
         items: [
-          { kind: 'volume', id: other, generation: 1, status: 'attached', detail: {} },
+          { kind: 'tunnel', id: other, generation: 1, status: 'attached', detail: {} },
           { kind: 'sandbox', id, generation, status: 'running', detail: { vm_ip: '172.16.0.2' } },
         ],
       }),
@@ -219,7 +219,7 @@ describe('the link of a runner', () => {
     assert.deepEqual(ack, {
       type: 'ack',
       seq,
-      unsupported: [{ kind: 'volume', id: other, generation: 1, error: 'the kind volume is not known' }],
+      unsupported: [{ kind: 'tunnel', id: other, generation: 1, error: 'the kind tunnel is not known' }],
     });
   });
 

@@ -29,13 +29,23 @@ before(async () => {
 after(async () => world[Symbol.asyncDispose]());
 
 const secret = { value: 'a value', allowed_domains: ['A.example'], description: 'd' };
+const store = {
+  name: 'models',
+  bucket: 'b',
+  access_key_secret: 'STORE',
+  secret_key_secret: 'STORE',
+};
 const login = { username: 'u', password: 'a password' };
-/** Everything but the fields that differ because it was written at another time. */
+/** Everything but the fields that differ because it was written at another time, or is another row. */
 const timeless = ({ status, body, text }: Answer): unknown => [
   status,
   body === undefined
     ? text
-    : JSON.parse(JSON.stringify(body, (name, value: unknown) => (name.endsWith('_at') ? 'then' : value))),
+    : JSON.parse(
+        JSON.stringify(body, (name, value: unknown) =>
+          name.endsWith('_at') || name === 'id' ? 'then' : value,
+        ),
+      ),
 ];
 
 describe('the mirror of a project', () => {
@@ -69,6 +79,34 @@ describe('the mirror of a project', () => {
       ['DELETE', '/registries/docker.io'],
       ['DELETE', '/registries/a%2Fb'],
       ['GET', '/registries'],
+      ['PUT', '/secrets/STORE', secret],
+      ['POST', '/object-stores', store],
+      ['POST', '/object-stores', store],
+      ['POST', '/object-stores', { ...store, name: 'a/b' }],
+      ['POST', '/object-stores', { ...store, name: 'other', secret_key_secret: 'NONE' }],
+      ['GET', '/object-stores'],
+      ['GET', '/object-stores/models'],
+      ['GET', '/object-stores/none'],
+      ['GET', '/secrets'],
+      ['GET', '/secrets?include_object_store=true'],
+      ['DELETE', '/object-stores/models'],
+      ['DELETE', '/object-stores/models'],
+      ['GET', '/object-stores?include_deleted=true'],
+      ['GET', '/object-stores?include_deleted=no'],
+      ['DELETE', '/secrets/STORE'],
+      ['POST', '/volumes', { name: 'data', size_gb: 2 }],
+      ['POST', '/volumes', { name: 'data' }],
+      ['POST', '/volumes', { name: 'a/b' }],
+      ['POST', '/volumes', { name: 'large', size_gb: 10_001 }],
+      ['GET', '/volumes'],
+      ['GET', '/volumes/data'],
+      ['GET', '/volumes/none'],
+      ['GET', '/volumes/data/manifests'],
+      ['POST', '/volumes/data/commit'],
+      ['POST', '/volumes/data/restore', { manifest_id: NO_PROJECT }],
+      ['DELETE', '/volumes/data'],
+      ['DELETE', '/volumes/data'],
+      ['GET', '/volumes?include_deleted=true'],
     ];
     const other = await world.tenant(owner, 'other');
     for (const [method, path, body] of steps) {
@@ -107,6 +145,17 @@ describe('the mirror of a project', () => {
       ['PUT', '/registries/a.b', login],
       ['GET', '/registries/a.b', undefined],
       ['DELETE', '/registries/a.b', undefined],
+      ['GET', '/object-stores', undefined],
+      ['POST', '/object-stores', store],
+      ['GET', '/object-stores/models', undefined],
+      ['DELETE', '/object-stores/models', undefined],
+      ['GET', '/volumes', undefined],
+      ['POST', '/volumes', { name: 'data' }],
+      ['GET', '/volumes/data', undefined],
+      ['DELETE', '/volumes/data', undefined],
+      ['GET', '/volumes/data/manifests', undefined],
+      ['POST', '/volumes/data/commit', undefined],
+      ['POST', '/volumes/data/restore', { manifest_id: NO_PROJECT }],
     ] as const) {
       for (const id of [projectId, NO_PROJECT, 'no-id']) {
         const answer = await stranger(method, `/projects/${id}${path}`, body);
@@ -129,11 +178,17 @@ describe('the mirror of a project', () => {
       password: 'needle-password',
     });
     await member('DELETE', `/projects/${projectId}/registries/audited.example`);
-    const log = await owner('GET', `/orgs/${orgId}/audit?limit=4`);
+    const volume = (await member('POST', `/projects/${projectId}/volumes`, { name: 'audited' })).body.id;
+    await member('POST', `/projects/${projectId}/volumes/audited/commit`);
+    await member('DELETE', `/projects/${projectId}/volumes/audited`);
+    const log = await owner('GET', `/orgs/${orgId}/audit?limit=7`);
     type Entry = { action: string; target: unknown; actor: { id: string }; project_id: string };
     assert.deepEqual(
       log.body.entries.map((entry: Entry) => [entry.action, entry.target, entry.actor.id, entry.project_id]),
       [
+        ['volume.delete', { kind: 'volume', id: volume }],
+        ['volume.commit', { kind: 'volume', id: volume }],
+        ['volume.create', { kind: 'volume', id: volume }],
         ['registry.delete', { kind: 'registry', id: 'audited.example' }],
         ['registry.put', { kind: 'registry', id: 'audited.example' }],
         ['secret.delete', { kind: 'secret', id: 'AUDITED' }],
@@ -145,7 +200,7 @@ describe('the mirror of a project', () => {
     await member('PUT', `/projects/${projectId}/secrets/A-B`, secret);
     assert.equal(
       (await owner('GET', `/orgs/${orgId}/audit?limit=1`)).body.entries[0].action,
-      'registry.delete',
+      'volume.delete',
     );
   });
 

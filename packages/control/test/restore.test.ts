@@ -178,6 +178,7 @@ describe('POST /vms from a snapshot', () => {
       [{ cpu_arch: 'arm64' }, /cpu_arch is arm64, but that .* is amd64/],
       [{ gpu_host: 1 }, /gpu_host cannot be combined with a full snapshot/],
       [{ docker_data_mib: 512 }, /docker_data_mib cannot be combined with a full snapshot/],
+      [{ volumes: [{ volume: 'v', mount_path: '/v' }] }, /volumes cannot be combined with a full snapshot/],
     ] as const) {
       const answer = await restore(from, body);
       assert.equal(answer.status, 400, answer.text);

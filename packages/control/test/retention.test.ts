@@ -4,7 +4,7 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { openFresh, quiet } from '@releap/testing/postgres';
-import { dropAuditPartitions, makePartitions } from '../src/retention/partitions.ts';
+import { dropEndedPartitions, makePartitions } from '../src/retention/partitions.ts';
 import { purgeEnded, purgeLostRunners } from '../src/retention/purge.ts';
 import { newOrg, newRunner, newSandbox, setStatus } from './support/billing.ts';
 
@@ -166,10 +166,10 @@ describe('partitions', () => {
       `select make_month_partition('audit_log', (now() + interval '1 year')::date - 1)`,
     );
     const before = await partitions('audit_log');
-    await dropAuditPartitions(database, 365, quiet);
+    await dropEndedPartitions(database, { table: 'audit_log', days: 365 }, quiet);
     assert.deepEqual(await partitions('audit_log'), before);
     // As if two years had passed since the first one ended.
-    await dropAuditPartitions(database, -800, quiet);
+    await dropEndedPartitions(database, { table: 'audit_log', days: -800 }, quiet);
     assert.deepEqual(await partitions('audit_log'), ['audit_log_default']);
   });
 });

@@ -97,7 +97,7 @@ describe('a newer runner, which knows more kinds, statuses, message types and fi
       hello: {
         protocol: 7,
         capabilities: ['live-migration'],
-        kinds: ['sandbox', 'snapshot', 'build', 'volume'],
+        kinds: ['sandbox', 'snapshot', 'build', 'tunnel'],
         ...({ zone: 'b' } as object),
       },
       script(assignment, self) {
@@ -110,7 +110,7 @@ describe('a newer runner, which knows more kinds, statuses, message types and fi
             priority: 'high',
             items: [
               { kind: 'sandbox', id, generation, status: 'warming', detail: {} },
-              { kind: 'volume', id: randomUUID(), generation: 1, status: 'attached', detail: { path: '/x' } },
+              { kind: 'tunnel', id: randomUUID(), generation: 1, status: 'attached', detail: { path: '/x' } },
             ],
           }),
         );
@@ -119,14 +119,17 @@ describe('a newer runner, which knows more kinds, statuses, message types and fi
     });
     const welcome = runner.received.find((message) => message.type === 'welcome');
     assert.equal(welcome?.protocol, 1, 'both speak the older version');
-    assert.deepEqual(new Set(welcome?.kinds), new Set(['sandbox', 'snapshot', 'build', 'artifact']));
+    assert.deepEqual(
+      new Set(welcome?.kinds),
+      new Set(['sandbox', 'snapshot', 'build', 'artifact', 'volume']),
+    );
     const vm = await create(world.call, world);
     await waitFor(world.call, vm.id, 'running');
     await until(() => runner.acked >= runner.seq);
     const refused = runner.received.flatMap((message) =>
       message.type === 'ack' ? (message.unsupported ?? []).map(({ kind }) => kind) : [],
     );
-    assert.deepEqual([...new Set(refused)].sort(), ['sandbox', 'volume']);
+    assert.deepEqual([...new Set(refused)].sort(), ['sandbox', 'tunnel']);
     await world.call('DELETE', `/vms/${vm.id}`);
     await waitFor(world.call, vm.id, 'deleted');
     assert.equal(runner.closeCode, undefined);

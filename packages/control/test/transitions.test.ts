@@ -6,7 +6,7 @@ import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import type { SandboxRow } from '@releap/database';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { transitionStatement } from '../src/sandboxes/transition-sql.ts';
+import { SANDBOX_SQL } from '../src/sandboxes/transition-sql.ts';
 import {
   CONDITIONS,
   CREATIONS,
@@ -286,7 +286,7 @@ describe('the UPDATE made from the table', () => {
     cleanup.defer(() => client.release(true));
     for (const event of EVENTS) {
       await client.query('begin');
-      const made = transitionStatement(
+      const made = SANDBOX_SQL.statement(
         event,
         rows.map((row) => ({ id: row.id })),
         STATE_DEADLINES,
@@ -362,7 +362,7 @@ describe('the UPDATE made from the table', () => {
     for (const row of rows) {
       const results = await Promise.all(
         rivals.map(async (event) => {
-          const made = transitionStatement(event, [{ id: row.id, generation: 1 }], STATE_DEADLINES);
+          const made = SANDBOX_SQL.statement(event, [{ id: row.id, generation: 1 }], STATE_DEADLINES);
           assert.ok(made);
           return (await queryAll<SandboxRow>(pool, made.statement, made.values)).length;
         }),

@@ -6,7 +6,7 @@ import { queryOne, migrate, openDatabase, readMigrations, type Database } from '
 import { emptyDatabase, openFresh, quiet } from '@releap/testing/postgres';
 import { readEnvironments } from '../src/sandboxes/environment.ts';
 import { createSandbox, type NewSandboxSpec } from '../src/sandboxes/insert.ts';
-import { transitionStatement } from '../src/sandboxes/transition-sql.ts';
+import { SANDBOX_SQL } from '../src/sandboxes/transition-sql.ts';
 import { STATE_DEADLINES } from '../src/sandboxes/transitions.ts';
 
 const ORG = newUuid();
@@ -198,7 +198,7 @@ describe('a server of the previous version on the migrated database', () => {
     assert.deepEqual(await read(), { ...expected, origin: null });
     assert.deepEqual((await readEnvironments(database.pool, [ids.id])).get(ids.id), ENV);
 
-    const made = transitionStatement('delete', [{ id: ids.id }], STATE_DEADLINES);
+    const made = SANDBOX_SQL.statement('delete', [{ id: ids.id }], STATE_DEADLINES);
     assert.ok(made);
     const moved = await queryOne(database.pool, made.statement, made.values);
     assert.equal(moved?.status, 'deleted');

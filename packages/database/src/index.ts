@@ -8,6 +8,12 @@ export {
   type PostgresInstance,
   type PostgresOptions,
 } from './instance/index.ts';
+export {
+  FUNCTION_COLUMNS,
+  FUNCTION_VERSION_COLUMNS,
+  type FunctionRow,
+  type FunctionVersionRow,
+} from './function-rows.ts';
 export { listen, type Listener, type ListenerOptions } from './listener.ts';
 export { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
 export { migrate, type MigrateOptions } from './migrate.ts';

@@ -30,6 +30,10 @@ export interface StoredSpec {
   root: RootSource;
   /** Its origin, instead of an empty disk; used until it has run. */
   origin: Origin | null;
+  /** Runs instead of the entrypoint and command of the image. */
+  entrypoint?: string[];
+  /** The one host that it may run on. */
+  required_runner_id?: string;
 }
 
 export type Environment = Record<string, string>;
@@ -159,6 +163,8 @@ export interface SnapshotRow {
   /** That of its sandbox, for those that are made from it. */
   spec: StoredSpec;
   env_bytes: number;
+  /** The part of the service that owns it; tenants neither list nor delete it. Null: the project does. */
+  owner_service: string | null;
   created_at: Date;
   updated_at: Date;
   deleted_at: Date | null;
@@ -194,6 +200,7 @@ export const SNAPSHOT_COLUMNS = everyColumn<SnapshotRow>()([
   'cpu_arch',
   'spec',
   'env_bytes',
+  'owner_service',
   'created_at',
   'updated_at',
   'deleted_at',
@@ -221,7 +228,7 @@ export function rowColumns(alias: string, names: readonly string[]): string {
 }
 
 /** A list that does not compile when a key of the row is missing in it. */
-function everyColumn<Row>() {
+export function everyColumn<Row>() {
   return <const Names extends readonly (keyof Row & string)[]>(
     names: Exclude<keyof Row, Names[number]> extends never ? Names : never,
   ): Names => names;

@@ -7,6 +7,8 @@ import {
   openDatabase,
   readMigrations,
   SANDBOX_COLUMNS,
+  FUNCTION_COLUMNS,
+  FUNCTION_VERSION_COLUMNS,
   SNAPSHOT_COLUMNS,
   type Migration,
 } from '../src/index.ts';
@@ -140,6 +142,8 @@ describe('the column lists', () => {
     const [sandboxes, snapshots] = [await made('sandboxes'), await made('snapshots')];
     assert.deepEqual(without([...SANDBOX_COLUMNS], sandboxes), ['assigned_to_runner']);
     assert.deepEqual(without([...SNAPSHOT_COLUMNS], snapshots), ['assigned_to_runner']);
+    assert.deepEqual(without(await made('functions'), FUNCTION_COLUMNS), []);
+    assert.deepEqual(without(await made('function_versions'), FUNCTION_VERSION_COLUMNS), []);
     // `held` is read as `assigned_to_runner`.
     const previous = ['egress_policy', 'env', 'held', 'image_ref', 'ports', 'root', 'vcpus'];
     assert.deepEqual(

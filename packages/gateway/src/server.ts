@@ -5,7 +5,9 @@ import type { Duplex } from 'node:stream';
 import {
   ApiError,
   type GatewayTarget,
+  hasBody,
   internalError,
+  newUuid,
   REQUEST_ID_HEADER,
   requestIdSource,
 } from '@releap/contract';
@@ -13,13 +15,21 @@ import type { Logger } from 'pino';
 import { type GrantLease, Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
-import { hasBody } from './http/headers.ts';
 import { proxy } from './http/proxy.ts';
 import { engineClientOf } from './engine/engine-listener.ts';
 import { type PreviewFront, type PreviewFrontOptions, startPreviewFront } from './engine/preview-front.ts';
 import { sendRedirect } from './http/redirect.ts';
 import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
 import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
+import {
+  Dispatcher,
+  DISPATCHER_LIMITS,
+  type DispatcherLimits,
+  type DispatcherLoad,
+} from './functions/dispatcher.ts';
+import { isFunctionPath, routeFunctionCall } from './functions/function-route.ts';
+import { FunctionServer, refuseCall } from './functions/function-server.ts';
+import { InvocationRecords } from './functions/invocation-records.ts';
 import { createRouter } from './targets/router.ts';
 import { SshRoutes } from './ssh/ssh-routes.ts';
 import { startSshServer, type SshServer } from './ssh/ssh-server.ts';
@@ -54,9 +64,14 @@ export interface GatewayOptions {
     publicAddress?: { host: string; port: number };
     limits?: Partial<SshLimits>;
   };
+  /** Calls of functions. */
+  functions?: Partial<DispatcherLimits>;
   log: Logger;
   limits?: Partial<GatewayLimits>;
 }
+
+/** Of functions, beside those of `kinds`. */
+const FUNCTION_KINDS = ['function', 'function-instance'];
 
 export interface Gateway {
   port: number;
@@ -66,6 +81,8 @@ export interface Gateway {
   tls: { port: number } | undefined;
   /** The SSH listener, if there is one. */
   ssh: Pick<SshServer, 'port' | 'hostKeys'> | undefined;
+  /** Calls of functions, and their instances. */
+  functions(): DispatcherLoad;
   /** Refuses new requests, and after a grace period ends open ones. */
   close(): Promise<void>;
 }
@@ -80,8 +97,29 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     controlUrl,
     credential,
     log,
-    kinds: [...kinds.map(({ kind }) => kind), ...(options.ssh === undefined ? [] : ['ssh'])],
+    kinds: [
+      ...kinds.map(({ kind }) => kind),
+      ...(options.ssh === undefined ? [] : ['ssh']),
+      ...FUNCTION_KINDS,
+    ],
     decisionMs: limits.decisionMs,
+    gatewayId: newUuid(),
+    onPressure(functionIds, instances) {
+      dispatcher.pressure(functionIds);
+      dispatcher.retire(instances);
+    },
+  });
+  const dispatcher = new Dispatcher({
+    leases: grants.instances,
+    limits: { ...DISPATCHER_LIMITS, ...options.functions },
+    log,
+  });
+  const records = new InvocationRecords({ controlUrl, credential, log });
+  const functions = new FunctionServer({
+    grants,
+    dispatcher,
+    uploadIdleMs: limits.uploadIdleMs,
+    onFinished: (call) => records.add(call),
   });
   const upstreams = new Upstreams({
     connectMs: limits.connectMs,
@@ -132,12 +170,19 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     if (engineClientOf(request.socket)?.refused === true) response.shouldKeepAlive = false;
     const requestId = requestIdOf(request);
     response.setHeader(REQUEST_ID_HEADER, requestId);
+    let isCall = false;
     try {
       const head = headOf(request);
       const own = isPreview(head) ? undefined : ownAnswer(head);
       if (own !== undefined) {
         response.setHeader('content-type', 'application/json; charset=utf-8');
         response.end(JSON.stringify(own));
+        return;
+      }
+      isCall = !isPreview(head) && isFunctionPath(head.url);
+      const call = isCall ? routeFunctionCall(head) : undefined;
+      if (call !== undefined) {
+        await functions.serve(request, response, { call, requestId, address: head.address, expectsContinue });
         return;
       }
       const route = findRoute(head);
@@ -165,6 +210,10 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     } catch (error) {
       if (error instanceof ClientDisconnected) return;
       const refusal = explain(error, request, requestId);
+      if (isCall) {
+        await refuseCall(request, response, refusal, expectsContinue);
+        return;
+      }
       // A client that waits for 100 Continue and gets an error may still send its body.
       sendError(response, refusal, !hasBody(request.headers));
     }
@@ -174,8 +223,9 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     const refusal = error instanceof ApiError ? error : internalError(error);
     if (refusal.status >= 500) {
       const path = request.url?.split('?', 1)[0];
-      // Previews fail as guests like.
-      log[isPreview(headOf(request)) && error instanceof ApiError ? 'debug' : 'warn'](
+      // Previews and functions fail as guests like.
+      const isOfGuest = isPreview(headOf(request)) || isFunctionPath(request.url ?? '');
+      log[isOfGuest && error instanceof ApiError ? 'debug' : 'warn'](
         { err: refusal.cause ?? error, status: refusal.status, path, reqId },
         'a request failed',
       );
@@ -245,6 +295,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       front?.port === undefined ? undefined : { port: front.port, isEngine: front.engine() !== undefined },
     tls: front?.tls,
     ssh,
+    functions: () => dispatcher.load(),
     close: async () => {
       const closed = once(server, 'close');
       server.close();
@@ -254,6 +305,8 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       for (const client of tunnels) client.destroy();
       await Promise.all([closed, ssh?.close()]);
       clearTimeout(timer);
+      dispatcher.close();
+      await records.close(limits.graceMs);
       await Promise.all([upstreams.destroy(), grants.close()]);
     },
   };

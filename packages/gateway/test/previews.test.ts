@@ -2,105 +2,33 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { rm } from 'node:fs/promises';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import https from 'node:https';
-import { type AddressInfo, connect } from 'node:net';
-import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { after, before, beforeEach, test } from 'node:test';
 import type { TLSSocket } from 'node:tls';
 import { newToken, newUuid } from '@releap/contract';
-import { type Gateway, startGateway } from '@releap/gateway';
-import { registerPortStreams, startDataServer } from '@releap/runner/data';
+import type { Gateway } from '@releap/gateway';
 import { testAuthority } from '@releap/testing/certificates';
 import { eventually } from '@releap/testing/eventually';
-import { log, startAgent } from '@releap/testing/guest-agent';
 import { freePort } from '@releap/testing/ports';
-import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { WebSocket, WebSocketServer } from 'ws';
-import { type FakeControl, startFakeControl } from './support/fake-control.ts';
+import { WebSocket } from 'ws';
+import { DATA_TOKEN, DOMAIN, key, PreviewWorld, raw, token } from './support/preview-world.ts';
+import { assertSlowReaderStopsServer } from './support/slow-reader.ts';
 
-const CREDENTIAL = 'the-credential-of-this-gateway';
-const DATA_TOKEN = 'data-token';
-const DOMAIN = 'preview.test';
-const key = newToken('apiKey');
-const token = newToken('preview');
-const box = newUuid();
-
-const stack = new AsyncDisposableStack();
+let world: PreviewWorld;
 let gateway: Gateway;
-let control: FakeControl;
-let dataUrl: string;
-let port: number;
 let closedPort: number;
-/** The server in the guest. */
-let serve: (request: IncomingMessage, response: ServerResponse) => void;
-let seen: IncomingMessage[] = [];
 
 before(async () => {
-  const agent = stack.use(await startAgent());
-  const guest = await agent.connect();
-  const folder = await temporaryFolder('releap-previews-');
-  stack.defer(() => rm(folder, { recursive: true, force: true }));
-  const data = await startDataServer({
-    socketPath: join(folder, 'data.sock'),
-    verify: async (shown) => shown === DATA_TOKEN,
-    // Nothing listens at this address: all goes through the agent.
-    register: (app) => registerPortStreams(app, () => ({ address: '127.0.0.99', guest: async () => guest })),
-    log,
-  });
-  stack.defer(() => data.close());
-  dataUrl = data.url;
-  const server = http.createServer((request, response) => {
-    seen.push(request);
-    serve(request, response);
-  });
-  const sockets = new WebSocketServer({ server });
-  sockets.on('connection', (socket, request) => {
-    seen.push(request);
-    socket.on('message', (message, isBinary) => socket.send(message, { binary: isBinary }));
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  stack.defer(() => {
-    server.close();
-    server.closeAllConnections();
-    for (const socket of sockets.clients) socket.terminate();
-  });
-  ({ port } = server.address() as AddressInfo);
+  world = await PreviewWorld.start({ throughAgent: true });
+  gateway = await world.gateway();
   closedPort = await freePort();
-  control = await startFakeControl(CREDENTIAL, DATA_TOKEN);
-  stack.use(control);
-  gateway = await startGateway({
-    listen: { host: '127.0.0.1', port: 0 },
-    controlUrl: control.url,
-    credential: async () => CREDENTIAL,
-    previews: { domain: DOMAIN, isTls: false },
-    log,
-    limits: { graceMs: 100 },
-  });
-  stack.defer(() => gateway.close());
 });
-after(() => stack.disposeAsync());
-beforeEach(() => {
-  control.asked = [];
-  control.decide = ({ target, token: shown }) => {
-    if (target.kind !== 'preview') return { status: 501, error: 'no preview' };
-    if (target.sandbox === 'unknown') return { status: 404, error: 'there is no preview' };
-    if (target.sandbox === 'paused') return { status: 409, error: 'it is paused, and must be running' };
-    if (target.sandbox === 'private' && shown !== token && shown !== key)
-      return { status: 401, error: 'this preview is private' };
-    return { vm_id: box, data_url: dataUrl };
-  };
-  seen = [];
-  serve = (request, response) => {
-    response.setHeader('x-guest', 'yes');
-    request.pipe(response);
-  };
-});
+after(() => world[Symbol.asyncDispose]());
+beforeEach(() => world.reset());
 
-const hostOf = (sandbox: string, at = port): string => `${at}-${sandbox}.${DOMAIN}`;
+const hostOf = (sandbox: string, at?: number): string => world.hostOf(sandbox, at);
 
 interface Answer {
   status: number;
@@ -117,7 +45,7 @@ async function call(
     body?: Buffer | Readable;
   },
 ): Promise<Answer> {
-  const { sandbox = 'public', at = port, body, ...rest } = options;
+  const { sandbox = 'public', at = world.port, body, ...rest } = options;
   const request = http.request({
     host: '127.0.0.1',
     port: gateway.port,
@@ -135,16 +63,6 @@ async function call(
 }
 
 const errorOf = ({ body }: Answer): string => (JSON.parse(body.toString()) as { error: string }).error;
-
-async function raw(text: string): Promise<string> {
-  const socket = connect(gateway.port, '127.0.0.1');
-  socket.on('error', () => undefined);
-  socket.write(text);
-  let said = '';
-  socket.on('data', (chunk) => (said += String(chunk)));
-  await once(socket, 'close');
-  return said;
-}
 
 test('a request reaches the guest as the client sent it, without credentials of the service', async () => {
   const answer = await call({
@@ -164,7 +82,7 @@ test('a request reaches the guest as the client sent it, without credentials of 
     body: Buffer.from('hello'),
   });
   assert.deepEqual([answer.status, answer.headers['x-guest'], answer.body.toString()], [200, 'yes', 'hello']);
-  const [request] = seen;
+  const [request] = world.seen;
   assert.ok(request);
   assert.deepEqual([request.method, request.url], ['PUT', '/a%2Fb/../c?x=1&y=%20']);
   const { headers } = request;
@@ -179,12 +97,12 @@ test('a request reaches the guest as the client sent it, without credentials of 
   assert.equal(headers['x-forwarded-for'], '127.0.0.1');
   assert.equal(headers['x-forwarded-host'], hostOf('private'));
   assert.equal(headers['x-forwarded-proto'], 'http');
-  assert.deepEqual(control.asked[0]?.target, { kind: 'preview', sandbox: 'private', port });
-  assert.equal(control.asked[0]?.token, token, 'the header comes first');
+  assert.deepEqual(world.control.asked[0]?.target, { kind: 'preview', sandbox: 'private', port: world.port });
+  assert.equal(world.control.asked[0]?.token, token, 'the header comes first');
 });
 
 test("the guest's own credentials and cookies pass in both directions, but no cookie for other hosts", async () => {
-  serve = (request, response) => {
+  world.serve = (request, response) => {
     response.writeHead(401, {
       'www-authenticate': 'Basic realm="guest"',
       'set-cookie': [
@@ -198,15 +116,15 @@ test("the guest's own credentials and cookies pass in both directions, but no co
   };
   const answer = await call({ headers: { authorization: 'Basic eDp5', cookie: 'session=1' } });
   assert.deepEqual([answer.status, answer.body.toString()], [401, 'Basic eDp5']);
-  assert.equal(seen[0]?.headers.cookie, 'session=1');
+  assert.equal(world.seen[0]?.headers.cookie, 'session=1');
   assert.equal(answer.headers['www-authenticate'], 'Basic realm="guest"');
   assert.deepEqual(answer.headers['set-cookie'], ['a=1; Path=/', 'b=2; Secure', 'c=3', 'd=4']);
 });
 
 test('paths of the gateway itself are those of the guest on the host of a preview', async () => {
-  for (const path of ['/healthz', `/toolbox/${box}/process/execute`, '/toolbox/ssh/host-keys']) {
+  for (const path of ['/healthz', `/toolbox/${newUuid()}/process/execute`, '/toolbox/ssh/host-keys']) {
     assert.equal((await call({ path })).headers['x-guest'], 'yes', path);
-    assert.equal(seen.at(-1)?.url, path);
+    assert.equal(world.seen.at(-1)?.url, path);
   }
   const own = await call({ path: '/healthz', headers: { host: `127.0.0.1:${gateway.port}` } });
   assert.equal(own.body.toString(), '{"status":"ok"}');
@@ -238,10 +156,10 @@ test('a browser that opens a signed URL gets a cookie for this host, and the URL
   assert.equal(answer.headers['referrer-policy'], 'no-referrer');
   const [cookie = ''] = answer.headers['set-cookie'] ?? [];
   assert.equal(cookie, `rlp_preview=${token}; Path=/; HttpOnly; SameSite=Lax`);
-  assert.equal(seen.length, 0, 'the guest does not see it');
+  assert.equal(world.seen.length, 0, 'the guest does not see it');
   const opened = await call({ sandbox: 'private', headers: { ...page, cookie: cookie.split(';')[0] } });
   assert.equal(opened.headers['x-guest'], 'yes');
-  assert.equal(seen[0]?.headers.cookie, undefined);
+  assert.equal(world.seen[0]?.headers.cookie, undefined);
 
   const wrong = newToken('preview');
   const refused = await call({ sandbox: 'private', path: `/?rlp_token=${wrong}`, headers: page });
@@ -249,7 +167,7 @@ test('a browser that opens a signed URL gets a cookie for this host, and the URL
   // Programs get the answer at once.
   for (const method of ['GET', 'POST']) {
     assert.equal((await call({ sandbox: 'private', method, path: `/b?rlp_token=${token}` })).status, 200);
-    assert.equal(seen.at(-1)?.url, '/b');
+    assert.equal(world.seen.at(-1)?.url, '/b');
   }
   assert.equal((await call({ sandbox: 'private', path: `/?rlp_token=${key}` })).status, 401);
 });
@@ -269,38 +187,12 @@ test('bodies of any length and framing pass in both directions, at the pace of t
     });
     assert.equal(digest(answer.body), digest(body), what);
   }
-  let written = 0;
-  serve = (_request, response) => {
-    const write = (): void => {
-      while (written < 60_000_000) {
-        written += 1_000_000;
-        if (!response.write(body.subarray(0, 1_000_000))) return void response.once('drain', write);
-      }
-      response.end();
-    };
-    write();
-  };
-  const request = http.get({
-    host: '127.0.0.1',
-    port: gateway.port,
-    headers: { host: hostOf('public') },
-    agent: false,
-  });
-  const [answer] = (await once(request, 'response')) as [IncomingMessage];
-  let before = -1;
-  while (before !== written) {
-    before = written;
-    await new Promise((resolve) => setTimeout(resolve, 200));
-  }
-  assert.ok(written < 60_000_000, 'a reader that does not read stops the server');
-  let size = 0;
-  for await (const chunk of answer) size += (chunk as Buffer).length;
-  assert.equal(size, 60_000_000);
+  await assertSlowReaderStopsServer(world, gateway.port, hostOf('public'));
 });
 
 test('events are delivered as they are sent; WebSockets echo, with a token in the header, the URL or the cookie', async () => {
   const streams: ServerResponse[] = [];
-  serve = (_request, response) => {
+  world.serve = (_request, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
     response.write('data: 1\n\n');
     streams.push(response);
@@ -332,8 +224,8 @@ test('events are delivered as they are sent; WebSockets echo, with a token in th
     assert.deepEqual((await once(socket, 'message'))[0], message);
     socket.close();
     await once(socket, 'close');
-    assert.equal(seen.at(-1)?.url, '/ws');
-    assert.doesNotMatch(JSON.stringify(seen.at(-1)?.rawHeaders), new RegExp(token));
+    assert.equal(world.seen.at(-1)?.url, '/ws');
+    assert.doesNotMatch(JSON.stringify(world.seen.at(-1)?.rawHeaders), new RegExp(token));
   }
   for (const sandbox of ['private', 'paused', 'unknown']) {
     const socket = new WebSocket(`ws://127.0.0.1:${gateway.port}/ws`, { headers: { host: hostOf(sandbox) } });
@@ -343,7 +235,7 @@ test('events are delivered as they are sent; WebSockets echo, with a token in th
 });
 
 test('a revocation ends the responses and WebSockets that are open', async () => {
-  serve = (_request, response) => void response.writeHead(200).write('begun');
+  world.serve = (_request, response) => void response.writeHead(200).write('begun');
   const request = http.get({
     host: '127.0.0.1',
     port: gateway.port,
@@ -356,7 +248,7 @@ test('a revocation ends the responses and WebSockets that are open', async () =>
   await once(socket, 'open');
   const closed = [once(socket, 'close'), new Promise((resolve) => answer.on('close', resolve))];
   answer.on('error', () => undefined).resume();
-  control.push({ type: 'revoke', ids: control.asked.map(({ id }) => id), disconnect: true });
+  world.control.push({ type: 'revoke', ids: world.control.asked.map(({ id }) => id), disconnect: true });
   await Promise.all(closed);
   assert.equal(answer.complete, false);
 });
@@ -387,18 +279,20 @@ test('requests that two parsers may read in two ways are refused and do not reac
       `POST / HTTP/1.1\r\n${host}transfer-encoding: chunked\r\n\r\n5\r\nhelloGET /x HTTP/1.1\r\n\r\n`,
     ],
   ] as const) {
-    const said = await raw(text);
+    const said = await raw(gateway.port, text);
     assert.match(said, /^HTTP\/1\.1 4\d\d /, `${what}: ${said.slice(0, 200)}`);
     assert.ok(
-      seen.every(({ method, complete }) => method === 'POST' && !complete),
+      world.seen.every(({ method, complete }) => method === 'POST' && !complete),
       `${what} reached the guest`,
     );
   }
 });
 
 test('a connection header does not make the gateway drop what it sets', async () => {
-  await call({ headers: { connection: 'close, x-forwarded-for, host, x-hop', 'x-hop': '1', 'x-end': '2' } });
-  const { headers } = seen[0] ?? assert.fail();
+  const sent = { connection: 'close, x-forwarded-for, host, x-hop', 'x-hop': '1', 'x-end': '2' };
+  await call({ path: '/hop', headers: sent });
+  // A request that was cut off may reach the guest late.
+  const { headers } = world.seen.find(({ url }) => url === '/hop') ?? assert.fail();
   assert.deepEqual(
     [headers['x-hop'], headers['x-end'], headers['x-forwarded-for']],
     [undefined, '2', '127.0.0.1'],
@@ -407,9 +301,9 @@ test('a connection header does not make the gateway drop what it sets', async ()
 });
 
 test('a guest that answers no HTTP, or ends early, is a 502 and leaves the gateway unharmed', async () => {
-  serve = (request) => request.socket.end('nonsense\r\n\r\n');
+  world.serve = (request) => request.socket.end('nonsense\r\n\r\n');
   assert.equal((await call({})).status, 502);
-  serve = (request) => void request.socket.destroy();
+  world.serve = (request) => void request.socket.destroy();
   assert.equal((await call({})).status, 502);
 });
 
@@ -422,24 +316,16 @@ test('over TLS the cookie is Secure and for this host alone, the guest is told h
   const ca = authority.certificate;
   let served = await newPair();
   let announce = (): void => undefined;
-  const secure = await startGateway({
-    listen: { host: '127.0.0.1', port: 0 },
-    controlUrl: control.url,
-    credential: async () => CREDENTIAL,
-    previews: {
-      domain: DOMAIN,
-      isTls: true,
-      tls: {
-        listen: { host: '127.0.0.1', port: 0 },
-        load: async () => served,
-        onChange: (listener) => {
-          announce = listener;
-          return () => undefined;
-        },
+  const secure = await world.gateway(undefined, {
+    isTls: true,
+    tls: {
+      listen: { host: '127.0.0.1', port: 0 },
+      load: async () => served,
+      onChange: (listener) => {
+        announce = listener;
+        return () => undefined;
       },
     },
-    log,
-    limits: { graceMs: 100 },
   });
   try {
     const place = {
@@ -461,8 +347,8 @@ test('over TLS the cookie is Secure and for this host alone, the guest is told h
     assert.deepEqual(signedIn.headers['set-cookie'], [`${cookie}; Path=/; HttpOnly; SameSite=Lax; Secure`]);
     assert.equal((await get('/', { cookie: `rlp_preview=${token}` })).statusCode, 401);
     assert.equal((await get('/', { cookie })).statusCode, 200);
-    assert.equal(seen.at(-1)?.headers['x-forwarded-proto'], 'https');
-    assert.equal(seen.at(-1)?.headers['x-forwarded-for'], '127.0.0.1');
+    assert.equal(world.seen.at(-1)?.headers['x-forwarded-proto'], 'https');
+    assert.equal(world.seen.at(-1)?.headers['x-forwarded-for'], '127.0.0.1');
 
     const socket = new WebSocket(`wss://127.0.0.1:${secure.tls?.port}/ws`, {
       ca,

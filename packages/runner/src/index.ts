@@ -1,1 +1,2 @@
-export { DEFAULT_MACHINE_SIZE, type Runner, type RunnerOptions, startRunner } from './runner.ts';
+export { type Runner, startRunner } from './runner.ts';
+export { DEFAULT_MACHINE_SIZE, type RunnerOptions } from './runner-options.ts';

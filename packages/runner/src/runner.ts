@@ -1,38 +1,27 @@
-import { cpus, totalmem } from 'node:os';
-import { mkdir, statfs } from 'node:fs/promises';
+import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
   DOCKER_CAPABILITY,
   DOCKERFILE_CAPABILITY,
-  type RootSource,
   type RunnerFacts,
   USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract';
-import type { HeldMemory } from '@releap/contract/runner';
-import type { Logger } from 'pino';
-import { ArtifactFetcher } from './artifact/artifact-fetcher.ts';
+import { VOLUMES_CAPABILITY, type HeldMemory } from '@releap/contract/runner';
 import { ArtifactReconciler } from './artifact/artifact-reconciler.ts';
 import { StoreClient } from './artifact/store-client.ts';
+import { registerDataRoutes } from './assembly/data-routes.ts';
+import { runnerFacts } from './assembly/facts.ts';
+import { startImages } from './assembly/images.ts';
+import { createWarmVms } from './assembly/warm-vms.ts';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
-import { registerDeniedEgress } from './data/denied-routes.ts';
-import { registerBuildLogs, registerLogs } from './data/log-routes.ts';
-import { registerUsage } from './data/usage-routes.ts';
-import { EmptyExt4Store } from './disk/empty-ext4.ts';
-import { BuildCaches } from './dockerfile/build-caches.ts';
-import { contextsOf } from './dockerfile/build-context.ts';
-import { BUILD_PROCESSES_MAX, type BuildLimits } from './dockerfile/build-limits.ts';
-import { DockerfileBuilds } from './dockerfile/dockerfile-builds.ts';
-import { warmUp } from './guest/warm-up.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
-import { ImageStore } from './image/image-store.ts';
 import { ControlLink } from './link/control-link.ts';
 import { Deployment } from './link/deployment.ts';
 import { LogRetention } from './logs/log-retention.ts';
-import { readLog } from './logs/log-file.ts';
 import { builtGuest, guestWithKernel } from './machine/open-machines.ts';
-import { Admission, openMachines, WarmPools, WarmVms } from './machine/index.ts';
+import { Admission, openMachines, type WarmPools } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
 import type { MemoryBudget } from './memory/memory-budget.ts';
 import { startMetrics } from './metrics/start-metrics.ts';
@@ -42,10 +31,8 @@ import { UsageReporter } from './metering/usage-reporter.ts';
 import { UsageUplink } from './metering/usage-uplink.ts';
 import { SecretsClient } from './network/intercept/secrets-client.ts';
 import { Network } from './network/network.ts';
-import type { Slot } from './network/slot.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
 import { SpaceWatch } from './disk/space-watch.ts';
-import { warmUpConfig } from './reconcile/guest-config.ts';
 import { ClockStepDetector } from './reconcile/clock-step-detector.ts';
 import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
@@ -53,76 +40,23 @@ import { Absences } from './quarantine/absences.ts';
 import { Quarantine } from './quarantine/quarantine.ts';
 import { QuarantinePurge } from './quarantine/quarantine-purge.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
-import { SnapshotReconciler, vmmName } from './reconcile/snapshot-reconciler.ts';
+import { SnapshotReconciler } from './reconcile/snapshot-reconciler.ts';
 import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
-import { portHost } from './reconcile/port-host.ts';
+import { DEFAULT_MACHINE_SIZE, type RunnerOptions } from './runner-options.ts';
 import { AddressStreams } from './ports/address-streams.ts';
-import { registerPortStreams } from './ports/port-stream.ts';
-import { registerToolbox } from './toolbox/index.ts';
+import { findVolumeProblem } from './volume/probe-volumes.ts';
+import { VolumeClient } from './volume/volume-client.ts';
+import { VolumeCopies } from './volume/volume-copies.ts';
+import { VolumeReconciler } from './volume/volume-reconciler.ts';
+import { Voltree } from './volume/voltree.ts';
+import { XfsDisks } from './volume/xfs-disks.ts';
 
 /** User of the VMMs that boot templates. No sandbox has it, and no usual account. */
 const TEMPLATE_UID = 0x6ffe_0000;
-/** Unless it was configured, waiting machines may take an eighth of the host's memory. */
-const WARM_POOL_MEMORY_SHARE = 8;
-const WARM_POOL_DISK_MAX_MIB = 4096;
-/** The image that waiting VMs warm up with: small, and built from packages of the set-up. */
-const WARM_UP_IMAGE: RootSource = { type: 'builtin', name: 'busybox' };
-const WARM_UP_SCRATCH_MIB = 512;
 const DRAIN_DEADLINE_MS = 30_000;
 /** Interval at which a host that is short of memory releases cached memory. */
 const RELIEF_MS = 5_000;
-
-/** Machine size of a create without sizes. Its template is made before the runner reports that it is ready. */
-export const DEFAULT_MACHINE_SIZE = { vcpus: 2, memMib: 1024 };
-
-export interface RunnerOptions {
-  /** `RELEAP_HOME`, absolute. The runner keeps its state in `runner/` below it. */
-  home: string;
-  /** `RELEAP_CACHE`, absolute: images, templates, empty disks. */
-  cacheDir: string;
-  /** What set-up has built: kernel, initramfs, packages. */
-  buildDir: string;
-  /** Absolute path of a kernel of the operator's own for the guests. */
-  guestKernel?: string;
-  /** Internal listener of the control plane. */
-  controlUrl: string;
-  /** Lets this machine join an installation that does not know it. */
-  joinToken: () => Promise<string | undefined>;
-  /** Shared token of version 0.1, where this home has one. */
-  previousToken?: () => Promise<string | undefined>;
-  region: string;
-  /** Address that declared ports are published on. */
-  listenHost: string;
-  /** User of the engine of previews on this machine, who may connect to sandboxes. */
-  previewUid?: number | undefined;
-  warmPool: {
-    /** Micro-VMs of the default shape kept restored and waiting, at least; 0 for no waiting VMs. */
-    size: number;
-    /** Memory that waiting VMs may take together, MiB. Default: an eighth of the host's. */
-    memoryMib?: number;
-  };
-  /** Private networks, as CIDR, that the egress policies of tenants may open. */
-  tenantPrivateNetworks: readonly string[];
-  /** Certificates of authorities, PEM, that servers which secrets are sent to may be verified with besides those of the host. */
-  egressCa?: string | undefined;
-  images: {
-    /** Hosts and networks that pulls may connect to besides public addresses. */
-    privateHosts: readonly string[];
-    /** Instead of Amazon's endpoints for tokens of its registries. */
-    ecrEndpoint?: string;
-    /** Most root images and unpacked layers kept, MiB. */
-    cacheMib: number;
-    layerMib: number;
-  };
-  /** What control does not name any more is removed after this many days; 0 keeps it for ever. */
-  quarantineDays: number;
-  /** What a build of a Dockerfile may take, and how many run at a time. */
-  builds: Omit<BuildLimits, 'processes'>;
-  /** What this machine offers, instead of what it has. */
-  capacity?: { cores?: number; memMib?: number; diskMib?: number };
-  log: Logger;
-}
 
 export interface Runner {
   facts: RunnerFacts;
@@ -147,7 +81,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
   const admission = new Admission();
   const addresses = new AddressStreams(options.previewUid);
-  const [id, { machines, cgroups, facts: accelerator, vmms }, network] = await Promise.all([
+  const secrets = new SecretsClient({
+    controlUrl: options.controlUrl,
+    credential: () => identity.credential(),
+  });
+  const [id, { machines, cgroups, facts: accelerator, vmms }, network, volumeProblem] = await Promise.all([
     runnerId(join(folder, 'id')),
     openMachines({
       home,
@@ -169,16 +107,20 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       tenantPrivateNetworks: options.tenantPrivateNetworks,
       deniedPath: (vmId) => join(logsFolder, vmId, 'denied.json'),
       secrets: {
-        source: new SecretsClient({
-          controlUrl: options.controlUrl,
-          credential: () => identity.credential(),
-        }),
+        source: secrets,
+        extraCa: options.egressCa,
+      },
+      stores: {
+        changed: (sandboxes) => secrets.changedStores(sandboxes),
+        privateHosts: options.storePrivateHosts ?? [],
         extraCa: options.egressCa,
       },
       spare: (signal) => admission.spare(signal),
       log: log.child({ part: 'network' }),
     }),
+    findVolumeProblem(join(buildDir, 'virtiofsd/current')),
   ]);
+  if (volumeProblem !== undefined) log.warn(`this host cannot mount volumes: ${volumeProblem}`);
   const identity = await ControlIdentity.open({
     folder,
     runnerId: id,
@@ -187,69 +129,30 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     previousToken: options.previousToken ?? (() => Promise.resolve(undefined)),
     log: log.child({ part: 'link' }),
   });
-  const images = new ImageStore({
-    cacheDir,
-    log: log.child({ part: 'image' }),
-    packagesDir: join(buildDir, 'packages'),
-    ...(options.builds.parallel > 0 && {
-      buildDockerfile: (root, build) => dockerfiles.build(root, build),
-    }),
-    fetchStored: (digest, signal) => fetcher.ensureImage(digest, signal),
-    privateHosts: options.images.privateHosts,
-    ecrEndpoint: options.images.ecrEndpoint,
-    limits: {
-      cacheBytes: options.images.cacheMib * 2 ** 20,
-      layerBytes: options.images.layerMib * 2 ** 20,
-    },
-  });
-  await images.start();
+  const quarantineFolder = join(folder, 'quarantine');
+  const quarantine = (kind: string, source: string): Quarantine =>
+    new Quarantine({
+      folder: join(quarantineFolder, kind),
+      source: join(folder, source),
+      log: log.child({ part: 'quarantine' }),
+    });
+  const sandboxQuarantine = quarantine('sandboxes', 'vms');
+  const snapshotQuarantine = quarantine('snapshots', 'snapshots');
+  const volumeQuarantine = quarantine('volumes', 'volumes');
+  const quarantines = [sandboxQuarantine, snapshotQuarantine, volumeQuarantine];
   const store = new StoreClient({ controlUrl: options.controlUrl, credential: () => identity.credential() });
-  const caches = new BuildCaches({
-    folder: join(folder, 'build-caches'),
-    emptyDisks: new EmptyExt4Store(cacheDir),
-    diskMib: options.builds.diskMib,
-    maxMib: options.builds.cacheMib,
-    deletedProjects: (projects, signal) => store.deletedProjects(projects, signal),
-    log: log.child({ part: 'build' }),
-  });
-  const dockerfiles: DockerfileBuilds = new DockerfileBuilds({
+  const { images, caches, fetcher } = await startImages({
+    options,
+    folder,
     machines,
     network,
     admission,
-    images,
-    caches,
-    openBlob: contextsOf(store),
-    limits: { ...options.builds, processes: BUILD_PROCESSES_MAX },
-    log: log.child({ part: 'build' }),
+    store,
+    snapshotQuarantine,
   });
   const buildLogsFolder = join(folder, 'build-logs');
   const buildLogPath = (jobId: string): string => join(buildLogsFolder, jobId, 'build.log');
-  const pools = new WarmPools({
-    budgetMib: options.warmPool.memoryMib ?? Math.floor(totalmem() / 2 ** 20 / WARM_POOL_MEMORY_SHARE),
-    spare: (signal) => admission.spare(signal),
-    log: log.child({ part: 'pool' }),
-  });
-  machines.memoryBudget.alsoRelease(() => pools.release());
-  const warm = new WarmVms<Slot>({
-    machines,
-    pools,
-    slots: network,
-    shape: DEFAULT_MACHINE_SIZE,
-    size: options.warmPool.size,
-    diskMaxMib: WARM_POOL_DISK_MAX_MIB,
-    warmUp: {
-      image: () => images.ensure(WARM_UP_IMAGE),
-      scratchMib: WARM_UP_SCRATCH_MIB,
-      run: (running) => warmUp(running.agentSocketPath, warmUpConfig(running), log),
-    },
-  });
-  const fetcher = new ArtifactFetcher({
-    client: store,
-    snapshots: machines.snapshots,
-    snapshotQuarantine: { restore: (id) => snapshotQuarantine.restore(id) },
-    images,
-    log: log.child({ part: 'artifact' }),
-  });
+  const { pools, warm } = createWarmVms({ options, machines, network, admission, images });
   const meter: UsageMeter = new UsageMeter({
     folder: join(folder, 'usage'),
     reader: new CounterReader(cgroups),
@@ -260,6 +163,16 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     spool: meter.spool,
     send: (message) => link.usageHistory(message),
   });
+  const copies = new VolumeCopies({
+    folder: join(folder, 'volumes'),
+    quarantine: volumeQuarantine,
+    client: new VolumeClient(store),
+    voltree: new Voltree(),
+    disks: new XfsDisks(),
+    hostName: id.slice(0, 8),
+    commitEveryMs: options.volumeCommitMs,
+    log: log.child({ part: 'volume' }),
+  });
   const host = new MachineHost({
     machines,
     meter,
@@ -267,33 +180,14 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     images,
     network,
     warm,
+    volumes: copies,
     admission,
     logsFolder,
     listenHost: options.listenHost,
     log: log.child({ part: 'sandbox' }),
   });
-  const facts: RunnerFacts = {
-    arch: 'amd64',
-    cores: options.capacity?.cores ?? cpus().length,
-    mem_mib: options.capacity?.memMib ?? Math.floor(totalmem() / 2 ** 20),
-    disk_mib: options.capacity?.diskMib ?? (await diskMib(folder)),
-    accelerator: accelerator.accelerator,
-    cpu_model: accelerator.hostCpu,
-    vmm: vmmName(vmms.newest.version),
-    restorable_vmms: vmms.versions.map(vmmName),
-    gpus: 0,
-  };
-
-  const quarantineFolder = join(folder, 'quarantine');
-  const quarantine = (kind: string, source: string): Quarantine =>
-    new Quarantine({
-      folder: join(quarantineFolder, kind),
-      source: join(folder, source),
-      log: log.child({ part: 'quarantine' }),
-    });
-  const sandboxQuarantine = quarantine('sandboxes', 'vms');
-  const snapshotQuarantine = quarantine('snapshots', 'snapshots');
-  await Promise.all([sandboxQuarantine.open(), snapshotQuarantine.open()]);
+  await Promise.all(quarantines.map((one) => one.open()));
+  const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, vmms, machines });
 
   let ready = false;
   const linked = Promise.withResolvers<void>();
@@ -315,8 +209,13 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     report: (observation) => link.report(toSnapshotReport(observation)),
     log: log.child({ part: 'snapshot' }),
   });
+  const volumes = new VolumeReconciler({
+    copies,
+    report: (report) => link.report(report),
+    log: log.child({ part: 'volume' }),
+  });
   const absences = new Absences({
-    kinds: [reconciler, snapshots],
+    kinds: [reconciler, snapshots, volumes],
     folder: quarantineFolder,
     log: log.child({ part: 'quarantine' }),
   });
@@ -344,11 +243,14 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       region: options.region,
       data_url: dataServer.url,
       facts,
-      capabilities: options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY] : [],
+      capabilities: [
+        ...(volumeProblem === undefined ? [VOLUMES_CAPABILITY] : []),
+        ...(options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY] : []),
+      ],
     }),
     isReady: () => ready,
     heldMemory: () => heldMemory(machines.memoryBudget, pools),
-    handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds, artifacts],
+    handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds, artifacts, volumes],
     onLinked: () => {
       absences.linked();
       linked.resolve();
@@ -380,24 +282,17 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     socketPath: join(home, 'run', 'runner.sock'),
     verify: dataTokenVerifier(identity),
     metrics: startMetrics(admission, () => pools.stats, images),
-    register: async (app) => {
-      registerLogs(app, {
-        read: (vmId, kind) => readLog(host.logPath(vmId, kind)),
-        live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
-      });
-      registerUsage(app, (vmId) => meter.usageOf(vmId));
-      registerDeniedEgress(
-        app,
-        async (vmId) => (await network.denied(vmId)) ?? (reconciler.get(vmId) === undefined ? undefined : []),
-      );
-      registerBuildLogs(app, {
-        read: (jobId) => readLog(buildLogPath(jobId)),
-        live: (jobId) => builds.log(jobId),
-      });
-      registerPortStreams(app, (vmId) => portHost(reconciler.get(vmId)));
-      addresses.register(app, (vmId) => portHost(reconciler.get(vmId)));
-      await registerToolbox(app, { lookup: (vmId) => reconciler.get(vmId)?.live?.guest(), log });
-    },
+    register: (app) =>
+      registerDataRoutes(app, {
+        host,
+        reconciler,
+        network,
+        meter,
+        builds,
+        buildLogPath,
+        addresses,
+        log,
+      }),
     log,
   });
 
@@ -405,10 +300,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const records = await reconciler.load();
   await machines.reclaim(records, (vmId) => sandboxQuarantine.park(vmId));
   await network.reclaim(records);
+  await copies.recover();
   await reconciler.recover();
+  copies.start((vmId) => reconciler.get(vmId)?.live !== undefined);
   meter.retain((vmId) => reconciler.get(vmId)?.live !== undefined);
   await artifacts.open(join(folder, 'snapshots'));
-  const purge = new QuarantinePurge([sandboxQuarantine, snapshotQuarantine], options.quarantineDays, log);
+  const purge = new QuarantinePurge(quarantines, options.quarantineDays, log);
   link.start();
   usage.start();
   meter.start();
@@ -435,6 +332,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await link.close();
     absences.close();
     purge[Symbol.dispose]();
+    volumes.close();
     await builds.close();
     await artifacts.close();
     await dataServer.close();
@@ -451,10 +349,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     machines.templates.stop();
     await warmed.catch(() => undefined);
     await Promise.all([detached, machines.digests.close(), pools.close()]);
+    await copies.detach();
     await machines.templates.close();
     await images.close();
   };
   const removeAll = async (): Promise<void> => {
+    await copies.unmount();
     await network.close();
     await cgroups.close();
   };
@@ -473,6 +373,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       ready = false;
       link.heartbeat();
       await reconciler.drain('the service was stopped');
+      await copies.drain(AbortSignal.timeout(DRAIN_DEADLINE_MS));
       await link.flushed(AbortSignal.timeout(DRAIN_DEADLINE_MS));
       await closeParts();
       await removeAll();
@@ -484,9 +385,4 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
 /** What heartbeats report: memory outside the guarantees of sandboxes. Waiting VMs are removed when the host needs their memory. */
 function heldMemory({ held }: MemoryBudget, { mib }: WarmPools): HeldMemory {
   return { mem_mib: held.mem_mib + mib, reclaimable_mib: held.reclaimable_mib + mib };
-}
-
-async function diskMib(folder: string): Promise<number> {
-  const { bavail, bsize } = await statfs(folder);
-  return Math.floor((bavail * bsize) / 2 ** 20);
 }

@@ -9,6 +9,7 @@ import type { DesiredState, Origin, SandboxSpec } from '@releap/contract';
 import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
+import { sampleOf } from '@releap/testing/repetitions';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { copiersOf, RunnerProcess, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
@@ -126,12 +127,12 @@ describe('a runner that is killed repeatedly in the middle of', () => {
     const child = id(10);
     const act = (): Promise<void> => begin(child, 'running', { type: 'fork', vm_id: SOURCE });
     const points = at('fork', 'recorded', 'prepared', 'frozen', 'stopped', 'taken', 'copied', 'slot');
-    await walk(points, SOURCE, act, async (point) => {
+    await walk(sampleOf(points, 3), SOURCE, act, async (point) => {
       assert.deepEqual((await readdir(join(home, 'vms'))).sort(), [SOURCE, EPHEMERAL], point);
       assert.equal(await runner.hasNetwork(child), false, point);
     });
     // From here on there is a child that can be re-attached.
-    for (const [index, point] of at('fork', 'loaded', 'thawed', 'running').entries()) {
+    for (const [index, point] of sampleOf(at('fork', 'loaded', 'thawed', 'running'), 2).entries()) {
       const another = id(30 + index);
       const begun = (): Promise<void> => begin(another, 'running', { type: 'fork', vm_id: SOURCE });
       await walk([point], SOURCE, begun);
@@ -149,7 +150,7 @@ describe('a runner that is killed repeatedly in the middle of', () => {
     const wanted = snapshotOf(20, SOURCE, 'full');
     const points = at('snapshot', 'prepared', 'frozen', 'stopped', 'taken', 'copied');
     await walk(
-      points,
+      sampleOf(points, 2),
       SOURCE,
       () => runner.snapshot(wanted),
       async () => {
@@ -165,7 +166,8 @@ describe('a runner that is killed repeatedly in the middle of', () => {
     const child = id(11);
     const act = (): Promise<void> =>
       begin(child, 'running', { type: 'snapshot', snapshot_id: id(20), kind: 'full' });
-    await walk(['restore:recorded', 'restore:copied', 'resume:slot', 'resume:loaded'], SOURCE, act);
+    const points = ['restore:recorded', 'restore:copied', 'resume:slot', 'resume:loaded'];
+    await walk(sampleOf(points, 2), SOURCE, act);
     await act();
     assert.match((await runner.reported(child, 1, 'running')).manifest_name ?? '', /^sha256:/);
     await isWhole(child);
@@ -177,7 +179,7 @@ describe('a runner that is killed repeatedly in the middle of', () => {
     const wanted = snapshotOf(21, EPHEMERAL, 'disk');
     const points = at('snapshot', 'prepared', 'frozen', 'taken', 'copied', 'completed');
     await walk(
-      points,
+      sampleOf(points, 3),
       EPHEMERAL,
       () => runner.snapshot(wanted),
       async (point) => {
@@ -199,7 +201,7 @@ describe('a runner that is killed repeatedly in the middle of', () => {
       const points = persistent
         ? ['restore:recorded', 'restore:copied', 'start:restored']
         : ['create:restored'];
-      await walk(points, SOURCE, act);
+      await walk(sampleOf(points, 2), SOURCE, act);
       await act();
       assert.match((await runner.reported(child, 1, 'running')).manifest_name ?? '', /^sha256:/);
       await isWhole(child, false);
@@ -213,7 +215,7 @@ describe('a runner that is killed repeatedly in the middle of', () => {
     await runner.want(SOURCE, 2, 'paused');
     await runner.reported(SOURCE, 2, 'paused');
     const act = (): Promise<void> => begin(child, 'paused', { type: 'fork', vm_id: SOURCE });
-    for (const point of at('fork', 'recorded', 'prepared', 'copied')) {
+    for (const point of sampleOf(at('fork', 'recorded', 'prepared', 'copied'), 2)) {
       await runner.arm(point);
       void act().catch(() => undefined);
       assert.equal(await runner.died(), 'SIGKILL');

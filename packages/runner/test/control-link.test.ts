@@ -280,15 +280,15 @@ describe('with an older control plane', () => {
 
 describe('with a newer control plane', () => {
   it('does what both know: unknown fields and messages are ignored, unknown kinds reported', async () => {
-    const [known, volume, odd] = [randomUUID(), randomUUID(), randomUUID()];
+    const [known, tunnel, odd] = [randomUUID(), randomUUID(), randomUUID()];
     await using control = await Control.start([
-      { ...WELCOME, capabilities: ['x'], kinds: [...WELCOME.kinds, 'volume'], cell: 'a' },
+      { ...WELCOME, capabilities: ['x'], kinds: [...WELCOME.kinds, 'tunnel'], cell: 'a' },
       { type: 'maintenance', at: 'noon' },
       {
         type: 'sync',
         items: [
           sandbox(known, { shard: 1, spec: { ...SPEC, numa: 'near' } }),
-          { kind: 'volume', id: volume, generation: 3, desired: 'attached', spec: {} },
+          { kind: 'tunnel', id: tunnel, generation: 3, desired: 'attached', spec: {} },
           sandbox(odd, { desired: 'hibernated' }),
         ],
         more: false,
@@ -303,7 +303,7 @@ describe('with a newer control plane', () => {
     assert.deepEqual(
       control.items.map(({ kind, id, generation, status }) => [kind, id, generation, status]),
       [
-        ['volume', volume, 3, 'unsupported'],
+        ['tunnel', tunnel, 3, 'unsupported'],
         ['sandbox', odd, 1, 'unsupported'],
       ],
     );

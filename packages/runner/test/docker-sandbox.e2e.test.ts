@@ -1,27 +1,20 @@
 /**
- * Containers in a sandbox, by the engine that the agent keeps running (`test/docker`: from the REST API on). In a nightly run, the engine has been installed by a
- * real build, which takes minutes of emulation; otherwise the image is made on the host.
+ * Containers in a sandbox, by the engine that the agent keeps running, which a real build has installed: minutes of emulation, so only in a
+ * nightly run. `test/docker.test.ts` runs a container from the REST API on in each run.
  */
 import assert from 'node:assert/strict';
-import { readFile, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { dockerRegistry } from '@releap/testing/docker-image';
 import { isNightly } from '@releap/testing/repetitions';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { TEST_CACHE } from '@releap/testing/test-cache';
-import { ImageStore } from '../src/image/image-store.ts';
 import { installDocker, packagesOfDocker } from './support/docker-install.ts';
 import { ensureBuilderImage } from './support/dockerfile-builds.ts';
-import { log } from './support/machines.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 
 // With the machine's network, which the namespace of the tests has not.
-const made = isNightly() ? undefined : await pulled();
-const packages = isNightly() ? await packagesOfDocker() : undefined;
+const packages = isNightly() ? await packagesOfDocker() : '';
 if (isNightly()) await ensureBuilderImage();
 isolateNetwork(fileURLToPath(import.meta.url));
 
@@ -30,36 +23,16 @@ const ID = '64646464-2222-4333-8444-555555555555';
 const IMPORT = `tar -C / -c usr/bin/busybox | docker import -c 'ENTRYPOINT ["/usr/bin/busybox", "sh", "-c"]' - box`;
 const DRIVER = "docker info --format '{{.Driver}}'";
 
-/**
- * @returns the digest of an image in the cache of the tests. Pulled before the network is isolated: the tests, which this file
- *   runs once more, find it there
- */
-async function pulled(): Promise<string> {
-  const name = join(TEST_CACHE, 'docker-image.digest');
-  const images = new ImageStore({ cacheDir: TEST_CACHE, privateHosts: ['loopback'], log });
-  try {
-    const known = await readFile(name, 'utf8').catch(() => undefined);
-    if (known !== undefined && (await images.has({ type: 'stored', digest: known }))) return known;
-    await using registry = await dockerRegistry();
-    const { digest } = await images.ensure({ type: 'registry', ref: registry.ref });
-    await writeFile(name, digest);
-    return digest;
-  } finally {
-    await images.close();
-  }
-}
+describe('a sandbox of an image that was prepared for Docker', { skip: !isNightly() }, () => {
+  let runner: TestRunner;
+  before(async () => {
+    runner = await TestRunner.open(await temporaryFolder('releap-dk-'));
+    const { digest } = await installDocker(runner, packages);
+    // A machine of the size that build VMs have.
+    runner.spec = { ...SPEC, root: { type: 'stored', digest }, vcpus: 2, mem_mib: 1024, ports: [] };
+  });
+  after(async () => await runner?.dispose());
 
-let runner: TestRunner;
-before(async () => {
-  runner = await TestRunner.open(await temporaryFolder('releap-dk-'));
-  const digest = packages === undefined ? made : (await installDocker(runner, packages)).digest;
-  assert.ok(digest !== undefined);
-  // A machine of the size that build VMs have.
-  runner.spec = { ...SPEC, root: { type: 'stored', digest }, vcpus: 2, mem_mib: 1024, ports: [] };
-});
-after(async () => await runner.dispose());
-
-describe('a sandbox of an image that was prepared for Docker', () => {
   it('has containers on its data device, publishes their ports, and gets its engine back', async () => {
     runner.want(ID, 1, 'running', { spec: { ...runner.spec, docker_data_mib: 512 } });
     await runner.reported(1, 'running');
@@ -87,8 +60,6 @@ describe('a sandbox of an image that was prepared for Docker', () => {
     runner.want(ID, 3, 'running');
     await runner.reported(3, 'running');
     assert.match(await runner.sh(ID, 'grep docker /proc/mounts'), /^\/dev\/vdb \/var\/lib\/docker ext4/m);
-    // Each start of the engine takes seconds of emulation.
-    if (!isNightly()) return;
     assert.equal(await runner.sh(ID, DRIVER), 'overlay2\n');
     await runner.sh(ID, IMPORT);
     const images = 'docker image ls -q | wc -l';

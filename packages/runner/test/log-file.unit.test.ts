@@ -48,6 +48,7 @@ test('a follower gets every byte once, also those written while it starts', asyn
   );
   log.write(Buffer.from('2'));
   const { kept } = await following;
+  assert.equal(seen, '', 'the caller gets what is kept before the rest');
   log.write(Buffer.from('3'));
   await log.close();
   assert.equal(kept.toString() + seen, '123');

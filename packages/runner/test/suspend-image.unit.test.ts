@@ -17,7 +17,6 @@ after(async () => {
 
 const PLATFORM = {
   accelerator: 'tcg',
-  cpuModel: 'max',
   hostCpu: 'cpu',
   mac: '02:00:00:00:00:01',
 } as Platform;
@@ -33,10 +32,10 @@ async function suspended(): Promise<{ image: SuspendImage; keep: string }> {
   const image = new SuspendImage(keep);
   await writeFile(image.memory, Buffer.alloc(1024 * 1024));
   await writeFile(image.state, 'state');
-  const { accelerator, cpuModel, hostCpu, mac } = PLATFORM;
+  const { accelerator, hostCpu, mac } = PLATFORM;
   const shape = { vcpus: 1, memMib: 1 };
   const diskBytes = { scratch: 1, docker: 1 };
-  const facts = { vmm: VMM.version, accelerator, cpuModel, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
+  const facts = { vmm: VMM.version, accelerator, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
   await image.complete(facts, { deviceModel: 2 });
   return { image, keep };
 }

@@ -134,7 +134,6 @@ describe('a machine size', () => {
   it('has another template on another processor, kernel, agent, VMM or accelerator', () => {
     const platform = {
       accelerator: 'tcg',
-      cpuModel: 'max',
       hostCpu: 'a',
       vmm: { version: '7.2.22', folder: '/vmm' },
       tscKhz: 1,

@@ -33,6 +33,7 @@ async function startToolbox(
   );
   await registerToolbox(app, {
     lookup: (id) => (id === 'box' ? found(last).then(() => client) : undefined),
+    entrypointLog: () => undefined,
     log,
   });
   await app.listen({ host: '127.0.0.1', port: 0 });

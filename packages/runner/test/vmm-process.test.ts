@@ -12,7 +12,6 @@ const MACHINE: MachineOptions = {
   vmmVersion: '10.0.2',
   accelerator: 'tcg',
   hardware: { deviceModel: DEVICE_MODEL, system: { path: '/home/system.squashfs', sha256: '5' } },
-  cpuModel: 'max',
   vcpus: 2,
   memMib: 1024,
   sharing: 'private',
@@ -32,6 +31,25 @@ describe('the command line of a VMM', () => {
       restore.filter((arg) => !boot.includes(arg)),
       ['-S', '-incoming', 'defer'],
     );
+  });
+
+  it('shares folders from memory of its own, and boots when it is told to', () => {
+    const args = commandLine({ ...MACHINE, sharing: 'own', append: 'quiet', shares: ['one', 'two'] });
+    const value = (name: string, of: string) =>
+      args.find((arg, at) => args[at - 1] === name && arg.includes(of));
+    assert.match(value('-object', 'id=ram') ?? '', /^memory-backend-memfd,.*share=on$/);
+    assert.equal(value('-chardev', 'share-1'), 'socket,id=share-1,fd=13');
+    assert.match(value('-device', 'tag=two') ?? '', /^vhost-user-fs-device,chardev=share-1,/);
+    assert.ok(args.includes('-S') && !args.includes('-incoming'));
+  });
+
+  it('keeps the processor of a released device model, under emulation', () => {
+    const cpu = (deviceModel: number) => {
+      const args = commandLine({ ...MACHINE, hardware: { ...MACHINE.hardware, deviceModel } });
+      return args[args.indexOf('-cpu') + 1];
+    };
+    const former = 'max,la57=off,vendor=GenuineIntel';
+    assert.deepEqual([cpu(2), cpu(3), cpu(4)], [former, former, `${former},erms=off,fsrm=off`]);
   });
 
   it('jails the VMM, as an unprivileged user, with its sandbox on', () => {

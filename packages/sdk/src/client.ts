@@ -130,7 +130,8 @@ async function requestOf(
     ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
   };
   const { method } = operation;
-  if (operation.body === undefined || (operation.consumes === undefined && input.body === undefined))
+  // Operations that take any body do not describe it.
+  if (operation.consumes === undefined && (operation.body === undefined || input.body === undefined))
     return { method, headers: { ...headers, ...call.headers } };
   const { type, body } = encode(operation, input.body);
   if (type !== undefined) headers['content-type'] = type;
@@ -152,7 +153,8 @@ function encode(
   if (body instanceof FormData) return { body };
   if (consumes.includes(JSON_TYPE) && !(body instanceof ReadableStream))
     return { type: JSON_TYPE, body: JSON.stringify(body) };
-  const type = consumes.find((one) => one !== JSON_TYPE);
+  // Of an operation that takes any, the call names it.
+  const type = consumes.find((one) => one !== JSON_TYPE && !one.includes('*'));
   return { ...(type === undefined ? {} : { type }), body: body as RawBody };
 }
 

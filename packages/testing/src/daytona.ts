@@ -4,10 +4,10 @@
  */
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
-import { join } from 'node:path';
-import { REPO, type Service } from './service.ts';
+import { resolve } from 'node:path';
+import type { Service } from './service.ts';
 
-const load = createRequire(join(REPO, 'build/test-clients/package.json'));
+const load = createRequire(resolve(import.meta.dirname, '../../../build/test-clients/package.json'));
 
 // oxlint-disable-next-line typescript/no-explicit-any -- untyped, as said above
 export type Untyped = any;

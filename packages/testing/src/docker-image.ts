@@ -3,6 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, readFile, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
+import { lockFile } from '@releap/runner/file-lock';
 import { writeOciLayout } from './oci.ts';
 import { startRegistry, type TestRegistry } from './registry.ts';
 import { TEST_CACHE } from './test-cache.ts';
@@ -14,10 +15,14 @@ const PACKAGES = ['busybox-static', 'ca-certificates', 'docker.io', 'docker-cli'
 const RECIPE = 1;
 const IMAGE = 'docker:1';
 
-/** A registry that has the image, which is made once, with the machine's network. */
+/** A registry that has the image, which is made once, with the machine's network: test files that run at the same time wait for the one that makes it. */
 export async function dockerRegistry(): Promise<TestRegistry & { ref: string }> {
   const folder = path.join(TEST_CACHE, `docker-registry-${SUITE}-${RECIPE}`);
-  if (!existsSync(folder)) await make(folder);
+  await mkdir(TEST_CACHE, { recursive: true });
+  {
+    await using _lock = await lockFile(`${folder}.lock`, { wait: true });
+    if (!existsSync(folder)) await make(folder);
+  }
   const registry = await startRegistry(folder);
   return { ...registry, ref: `${registry.host}/${IMAGE}` };
 }

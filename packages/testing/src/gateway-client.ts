@@ -12,12 +12,16 @@ import { WebSocket } from 'ws';
 import { GATEWAY_TOKEN } from './credentials.ts';
 import { until } from './eventually.ts';
 
-export type GatewayAnswer = Extract<GatewayControlMessage, { type: 'grant' | 'refusal' }>;
+export type GatewayAnswer = Extract<GatewayControlMessage, { type: 'grant' | 'function' | 'refusal' }>;
 type Revoke = Extract<GatewayControlMessage, { type: 'revoke' }>;
 
 /** A gateway's end of its link to the control plane. */
 export class GatewayClient implements Disposable {
   readonly revoked: Revoke[] = [];
+  /** Functions of which it was asked to end idle instances. */
+  readonly pressed: string[] = [];
+  /** Instances that it was asked to give up. */
+  readonly retired: string[] = [];
   ticks = 0;
   protocol = 0;
   #id = 0;
@@ -35,13 +39,24 @@ export class GatewayClient implements Disposable {
       if (message.type === 'welcome') this.protocol = message.protocol;
       if (message.type === 'tick') this.ticks += 1;
       if (message.type === 'revoke') this.revoked.push(message);
-      if (message.type === 'grant' || message.type === 'refusal') this.#waiting.get(message.id)?.(message);
+      if (message.type === 'pressure') {
+        this.pressed.push(...message.function_ids);
+        this.retired.push(...(message.instances ?? []));
+      }
+      if (message.type === 'grant' || message.type === 'function' || message.type === 'refusal')
+        this.#waiting.get(message.id)?.(message);
     });
   }
 
-  async open(): Promise<this> {
+  /** @param gatewayId UUID with which it leases instances of functions */
+  async open(gatewayId?: string): Promise<this> {
     await once(this.#socket, 'open');
-    this.send({ type: 'hello', protocol: GATEWAY_PROTOCOL, kinds: ['toolbox'] });
+    this.send({
+      type: 'hello',
+      protocol: GATEWAY_PROTOCOL,
+      kinds: ['toolbox'],
+      ...(gatewayId === undefined ? {} : { gateway_id: gatewayId }),
+    });
     await until(() => this.protocol > 0);
     return this;
   }
@@ -51,10 +66,26 @@ export class GatewayClient implements Disposable {
   }
 
   async ask(target: object, token?: string): Promise<GatewayAnswer> {
-    const id = ++this.#id;
+    return this.begin(target, token).answer;
+  }
+
+  /** @param id of an earlier request, for a renewal */
+  begin(target: object, token?: string, id = ++this.#id): { id: number; answer: Promise<GatewayAnswer> } {
     const answer = new Promise<GatewayAnswer>((resolve) => this.#waiting.set(id, resolve));
     this.send({ type: 'resolve', id, target, ...(token === undefined ? {} : { token }) });
+    return { id, answer };
+  }
+
+  /** An instance of a function, once it runs. @throws when it is refused */
+  async instance(versionId: string, instance?: string): Promise<GatewayGrant> {
+    const target = { kind: 'function-instance', version_id: versionId, ...(instance && { instance }) };
+    const answer = await this.ask(target);
+    if (answer.type !== 'grant') assert.fail(JSON.stringify(answer));
     return answer;
+  }
+
+  release(ids: readonly number[], discard = false): void {
+    this.send({ type: 'release', ids, ...(discard ? { discard } : {}) });
   }
 
   async resolve(sandbox: string, token: string): Promise<GatewayAnswer> {

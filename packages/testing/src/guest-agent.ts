@@ -21,7 +21,7 @@ const LISTENING = '00010000';
 export const log = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
 
 /** Built once when missing; set-up builds it elsewhere. */
-export async function ensureAgent(): Promise<string> {
+async function ensureAgent(): Promise<string> {
   await ensureBinary(binary, 'guest/build.sh');
   await ensureBinary(toolboxDaemon, 'guest/toolbox/build.sh');
   return binary;

@@ -67,7 +67,11 @@ export async function startMachineHost(
         live: (uuid, kind) => logs.get(logPath(uuid, kind)),
       });
       registerPortStreams(app, () => ({ address: '127.0.0.2', guest: async () => client }));
-      await registerToolbox(app, { lookup: () => client, log: quiet });
+      await registerToolbox(app, {
+        lookup: () => client,
+        entrypointLog: (uuid) => logs.get(logPath(uuid, 'entrypoint')),
+        log: quiet,
+      });
     },
     log: quiet,
   });

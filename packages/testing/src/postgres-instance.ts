@@ -76,7 +76,7 @@ export async function execute(url: string, ...statements: string[]): Promise<voi
 }
 
 /** The connection string of another database of the same server. */
-export function sibling(url: string, database: string): string {
+function sibling(url: string, database: string): string {
   return url.replace(/^(\w+:\/\/[^/]*\/)[^?]*/, (_, server: string) => server + database);
 }
 
@@ -86,6 +86,8 @@ export async function createDatabase(
   name: string,
   { empty = false } = {},
 ): Promise<string> {
-  await execute(maintenanceUrl, `create database ${name}${empty ? '' : ` template ${TEMPLATE}`}`);
+  // Copied by files: page by page through the log, the default, takes two to three times the processor time.
+  const source = empty ? '' : ` template ${TEMPLATE} strategy file_copy`;
+  await execute(maintenanceUrl, `create database ${name}${source}`);
   return sibling(maintenanceUrl, name);
 }

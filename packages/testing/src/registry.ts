@@ -1,6 +1,6 @@
 /** A real registry (Debian's docker-registry) for tests, and one that lies. */
 import { spawn } from 'node:child_process';
-import { mkdir, writeFile } from 'node:fs/promises';
+import { mkdir, rm, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -39,14 +39,12 @@ export async function startRegistry(dir: string, guarded = false): Promise<TestR
     `http: {addr: "127.0.0.1:${port}"}`,
     ...(guarded ? [`auth: {htpasswd: {realm: test, path: ${path.join(dir, 'htpasswd')}}}`] : []),
   ];
-  await writeFile(path.join(dir, 'config.yml'), `${config.join('\n')}\n`);
-  const child = spawn(
-    'setpriv',
-    ['--pdeathsig', 'KILL', '--', 'docker-registry', 'serve', path.join(dir, 'config.yml')],
-    {
-      stdio: 'ignore',
-    },
-  );
+  // By port: several registries may serve what one folder has.
+  const configFile = path.join(dir, `config-${port}.yml`);
+  await writeFile(configFile, `${config.join('\n')}\n`);
+  const child = spawn('setpriv', ['--pdeathsig', 'KILL', '--', 'docker-registry', 'serve', configFile], {
+    stdio: 'ignore',
+  });
   const ended = new Promise<void>((resolve) => child.once('close', () => resolve()));
   const host = `localhost:${port}`;
   for (const end = Date.now() + START_DEADLINE_MS; ; ) {
@@ -58,6 +56,7 @@ export async function startRegistry(dir: string, guarded = false): Promise<TestR
     }
     await sleep(50);
   }
+  await rm(configFile);
   const stop = async (): Promise<void> => {
     child.kill('SIGKILL');
     await ended;

@@ -18,3 +18,15 @@ export function propertyRuns(nightly: number, least = 3): number {
 export function rounds(usual: number, nightly: number): number {
   return isNightly() ? nightly : usual;
 }
+
+/**
+ * Cases of a list whose every member takes seconds: `usual` of them, evenly from the first to the last, or all in a nightly run.
+ * @param usual 2 or more
+ */
+export function sampleOf<T>(cases: readonly T[], usual: number): T[] {
+  if (isNightly() || usual >= cases.length) return [...cases];
+  const step = (cases.length - 1) / (usual - 1);
+  return Array.from({ length: usual }, (_, index) => cases[Math.round(index * step)]).filter(
+    (one) => one !== undefined,
+  );
+}

@@ -22,6 +22,9 @@ const SCRIPT = path.join(import.meta.dirname, 'swift-server.py');
 const CREDENTIALS = { accessKeyId: 'test:tester', secretAccessKey: 'testing' };
 const REGION = 'us-east-1';
 
+/** Requests to `BUCKET.s3.test` name their bucket in the host, wherever that name leads. */
+export const S3_DOMAIN = 's3.test';
+
 /** @param dir an existing folder; the server stores its data below it */
 export async function startS3Server(dir: string): Promise<TestS3Server> {
   const child = spawn('setpriv', ['--pdeathsig', 'KILL', '--', PYTHON, SCRIPT, path.join(dir, 'swift')], {

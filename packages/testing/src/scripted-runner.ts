@@ -3,10 +3,17 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import { cpuMarker, DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@releap/contract';
+import {
+  cpuMarker,
+  DOCKER_CAPABILITY,
+  DOCKERFILE_CAPABILITY,
+  PORT_STREAM_PROTOCOL,
+  RUNNER_LINK_PATH,
+} from '@releap/contract';
 import {
   KIND_NAMES,
   RUNNER_PROTOCOL,
+  VOLUMES_CAPABILITY,
   type ArtifactAssignment,
   type BuildReport,
   type ControlMessage,
@@ -15,6 +22,7 @@ import {
   type Report,
   type RunnerFacts,
   type RunnerMessage,
+  type VolumeAssignment,
 } from '@releap/contract/runner';
 import { WebSocket } from 'ws';
 import { credentialOf, dataKeyOf, joinAs, opens } from './credentials.ts';
@@ -61,6 +69,7 @@ export interface RunnerOptions {
   cancel: (job: BuildJob, runner: ScriptedRunner) => void;
   snapshot: (assignment: SnapshotAssignment, runner: ScriptedRunner) => void;
   artifact: (assignment: ArtifactAssignment, runner: ScriptedRunner) => void;
+  volume: (assignment: VolumeAssignment, runner: ScriptedRunner) => void;
   ready: boolean;
   connect: boolean;
   /** Put over the hello. */
@@ -106,18 +115,30 @@ export const CAPTURED_MEMORY = {
   mem_bytes: 1024 * 1024 * 1024,
 } as const;
 
+/** The same of a host with these facts. */
+const capturedMemory = (facts: RunnerFacts): object => ({
+  ...CAPTURED_MEMORY,
+  fc_version: facts.vmm,
+  cpu_marker: cpuMarker(facts),
+});
+
 /** Takes and removes every snapshot at once. */
 export const takesSnapshots: RunnerOptions['snapshot'] = (assignment, runner) => {
   if (assignment.desired === 'deleted') runner.observeSnapshot(assignment, { status: 'deleted' });
   else if (assignment.captured === undefined)
     runner.observeSnapshot(assignment, {
       ...CAPTURED,
-      ...(assignment.kind === 'full' ? CAPTURED_MEMORY : {}),
+      ...(assignment.kind === 'full' ? capturedMemory({ ...FACTS, ...runner.options.facts }) : {}),
     });
 };
 /** Has every artifact, and uploads none. */
-export const hasArtifacts: RunnerOptions['artifact'] = ({ id, generation, desired }, runner) => {
+const hasArtifacts: RunnerOptions['artifact'] = ({ id, generation, desired }, runner) => {
   if (desired !== 'stored') runner.report({ kind: 'artifact', id, generation, status: desired, detail: {} });
+};
+/** Has no changes to commit, and removes what was deleted. */
+const hasNoChanges: RunnerOptions['volume'] = ({ id, generation, desired, spec }, runner) => {
+  if (desired === 'deleted') runner.report({ kind: 'volume', id, generation, status: 'deleted', detail: {} });
+  else runner.report({ kind: 'volume', id, generation, status: 'absent', detail: { commit: spec.commit } });
 };
 /** Accepts everything and reports nothing. */
 export const silent: Script = () => undefined;
@@ -129,6 +150,7 @@ export class ScriptedRunner implements AsyncDisposable {
   readonly assignments = new Map<string, Assignment>();
   readonly snapshots = new Map<string, SnapshotAssignment>();
   readonly artifacts = new Map<string, ArtifactAssignment>();
+  readonly volumes = new Map<string, VolumeAssignment>();
   readonly builds: BuildJob[] = [];
   /** Builds that it was told to cancel. */
   readonly cancelled: BuildJob[] = [];
@@ -139,6 +161,8 @@ export class ScriptedRunner implements AsyncDisposable {
   closeCode: number | undefined;
   /** Answers of the data server; by path. */
   readonly logs = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>();
+  /** Sandboxes whose ports accept no connections; those of others do, and are closed at once. */
+  readonly deaf = new Set<string>();
   /** Says 'change' after each message, and when a link is closed. */
   readonly #events = new EventEmitter().setMaxListeners(0);
   #socket: WebSocket | undefined;
@@ -160,6 +184,7 @@ export class ScriptedRunner implements AsyncDisposable {
       cancel: (job, runner) => runner.built(job, {}, 'cancelled'),
       snapshot: takesSnapshots,
       artifact: hasArtifacts,
+      volume: hasNoChanges,
       ready: true,
       connect: true,
       hello: {},
@@ -188,6 +213,15 @@ export class ScriptedRunner implements AsyncDisposable {
         else handler(request, response);
       };
       answer().catch(() => response.destroy());
+    });
+    server.on('upgrade', (request, socket) => {
+      const subject = /^\/vms\/([^/]+)\/ports\//.exec(request.url ?? '')?.[1] ?? '';
+      socket.on('error', () => undefined);
+      socket.end(
+        this.deaf.has(subject)
+          ? 'HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n'
+          : `HTTP/1.1 101 Switching Protocols\r\nupgrade: ${PORT_STREAM_PROTOCOL}\r\nconnection: Upgrade\r\n\r\n`,
+      );
     });
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
     this.#data = server;
@@ -231,7 +265,7 @@ export class ScriptedRunner implements AsyncDisposable {
       region: this.options.region,
       data_url: this.#dataUrl,
       facts: { ...FACTS, ...this.options.facts },
-      capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY],
+      capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY, VOLUMES_CAPABILITY],
       kinds: [...KIND_NAMES],
       ...this.options.hello,
     });
@@ -372,6 +406,9 @@ export class ScriptedRunner implements AsyncDisposable {
       } else if (item.kind === 'artifact') {
         this.artifacts.set(item.id, item);
         this.options.artifact(item, this);
+      } else if (item.kind === 'volume') {
+        this.volumes.set(item.id, item);
+        this.options.volume(item, this);
       } else if (item.desired === 'done') {
         const job = toBuildJob(item);
         this.builds.push(job);

@@ -14,6 +14,8 @@ const ENVIRONMENT = {
   RELEAP_HOST: '0.0.0.0',
   RELEAP_PREVIEW_DOMAIN: 'localhost',
   RELEAP_REGISTRY_PRIVATE_HOSTS: 'loopback',
+  RELEAP_BUILTIN_IMAGES: 'busybox,debian',
+  RELEAP_STORE_PRIVATE_HOSTS: 'loopback',
 };
 
 /** Starts the service of a run, and names it to the files that are run afterwards. */

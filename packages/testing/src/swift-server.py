@@ -48,6 +48,7 @@ use = egg:swift#proxy_logging
 [filter:s3api]
 use = egg:swift#s3api
 location = us-east-1
+storage_domain = s3.test,s3.us-east-1.amazonaws.com
 
 [filter:tempauth]
 use = egg:swift#tempauth

@@ -7,6 +7,7 @@ const HIDDEN = /^(RELEAP_|DATABASE_URL$)/;
 
 export interface ProgramOptions {
   deadlineMs: number;
+  /** Kills it; its reason is an error that says why. */
   signal: AbortSignal;
   /** For its standard input. */
   input?: string;
@@ -44,7 +45,7 @@ export async function runProgram(
     () => kill(`did not end within ${deadlineMs / 1000} s and was killed`),
     deadlineMs,
   );
-  const onAbort = (): void => kill('was killed, as the service stops');
+  const onAbort = (): void => kill(`was killed: ${(signal.reason as Error).message}`);
   signal.addEventListener('abort', onAbort, { once: true });
   child.once('error', (error: NodeJS.ErrnoException) =>
     complain(error.code === 'ENOENT' ? 'does not exist' : `cannot be started: ${error.message}`),

@@ -1,11 +1,14 @@
-/** Sends a build context, and with it the request for a build. */
-import { PassThrough } from 'node:stream';
+/** Sends build contexts, and with them the requests for builds. */
+import { PassThrough, Writable } from 'node:stream';
+import type { ReadableStream } from 'node:stream/web';
 import type { ImageCreateResponse } from '@releap/contract';
+import type { CallOptions } from '@releap/sdk';
 import { CliError } from '../cli-error.ts';
 import type { Service } from '../client/service.ts';
 import { Spinner } from '../output/spinner.ts';
 import { size } from '../output/table.ts';
 import type { Context } from '../terminal.ts';
+import type { CopyCount } from '../toolbox/archive.ts';
 import type { BuildContext } from './context.ts';
 import { encodeForm } from './form.ts';
 
@@ -15,27 +18,49 @@ export interface PostedBuild {
   region?: string | undefined;
 }
 
+/** Of the service; it does not know the size of what it has not read. */
+const CONTEXT_TOO_LARGE = /^context is too large: /;
+const SIZE_MS = 5_000;
 /** The response comes after the last byte. */
 const UPLOAD_MS = 6 * 3_600_000;
 
 /** @returns as soon as the build is queued */
-export async function postImage(
+export function postImage(
   context: Context,
   service: Service,
   folder: BuildContext,
   { name, docker, region }: PostedBuild,
 ): Promise<ImageCreateResponse> {
+  const fields = { dockerfile: folder.dockerfile, docker: docker ? '1' : undefined, region };
+  return postForm(context, service, folder, { name, ...fields }, (body, call) =>
+    service.patient.createImage({ body }, call),
+  );
+}
+
+/**
+ * Sends a form with the packed folder as its part `context`, while it is packed.
+ * @param post sends the encoded form
+ */
+export async function postForm<T>(
+  context: Context,
+  service: Service,
+  folder: BuildContext,
+  fields: Readonly<Record<string, string | undefined>> & { name: string },
+  post: (body: ReadableStream<Uint8Array>, call: CallOptions) => Promise<T>,
+): Promise<T> {
+  const { name } = fields;
   using spinner = new Spinner(context, `${name}: sending the build context`);
   const archive = new PassThrough();
   const packed = folder.pack(archive, ({ files, bytes }) => {
     spinner.text = `${name}: sending the build context, ${files} files, ${size(bytes)}`;
   });
-  const { contentType, body } = encodeForm(
-    { name, dockerfile: folder.dockerfile, docker: docker ? '1' : undefined, region },
-    { name: 'context', filename: 'context.tar', contentType: 'application/x-tar', content: archive },
-  );
-  const posted = service.patient
-    .createImage({ body }, { headers: { 'content-type': contentType }, timeoutMs: UPLOAD_MS })
+  const { contentType, body } = encodeForm(fields, {
+    name: 'context',
+    filename: 'context.tar',
+    contentType: 'application/x-tar',
+    content: archive,
+  });
+  const posted = post(body, { headers: { 'content-type': contentType }, timeoutMs: UPLOAD_MS })
     // What is not read any more must not wait for its reader.
     .finally(() => archive.destroy());
   const [answer, walk] = await Promise.allSettled([posted, packed]);
@@ -45,7 +70,27 @@ export async function postImage(
   // A file that cannot be read breaks the request off, and is the reason.
   if (walk.status === 'rejected' && !refused && isSystemError(walk.reason))
     throw new CliError(`the build context cannot be read: ${walk.reason.message}`, { cause: walk.reason });
+  if (refusal instanceof CliError && CONTEXT_TOO_LARGE.test(refusal.message))
+    throw new CliError(`${refusal.message}. ${await describeSize(folder)}`, {
+      cause: refusal,
+      exitCode: refusal.exitCode,
+    });
   throw refusal;
+}
+
+/** What it would send in all, as far as it is known within a few seconds. */
+async function describeSize(folder: BuildContext): Promise<string> {
+  const sink = new Writable({ write: (_chunk, _encoding, done) => done() });
+  const timer = setTimeout(() => sink.destroy(), SIZE_MS);
+  let seen: CopyCount = { files: 0, bytes: 0 };
+  const isWhole = await folder
+    .pack(sink, (count) => (seen = count))
+    .then(
+      () => true,
+      () => false,
+    );
+  clearTimeout(timer);
+  return `The context has ${isWhole ? '' : 'more than '}${size(seen.bytes)} in ${seen.files} files`;
 }
 
 function isSystemError(error: unknown): error is NodeJS.ErrnoException {

@@ -1,230 +1,59 @@
 /** `rlp cp SRC DST`: files and folders in and out of a sandbox. One side is `VM:PATH`, the other local or `-`. */
-import { createReadStream, createWriteStream } from 'node:fs';
-import { mkdir, rename, rm, stat } from 'node:fs/promises';
-import { basename, join, posix } from 'node:path';
-import { PassThrough, Transform } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
-import { CliError, usageError } from '../cli-error.ts';
-import { networkError } from '../client/failure.ts';
+import { usageError } from '../cli-error.ts';
 import { findSandbox } from '../client/find-sandbox.ts';
 import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { type CopyEnd, parseCopyEnd } from '../parse/values.ts';
+import { parseCopyEnd } from '../parse/values.ts';
 import { type Context, printJson } from '../terminal.ts';
-import { type CopyCount, packFolder, unpackFolder } from '../toolbox/archive.ts';
-import { downloadFile, statRemote, uploadFile } from '../toolbox/files.ts';
-import { runProcess } from '../toolbox/process.ts';
-import { openToolbox, type Toolbox } from '../toolbox/toolbox.ts';
+import type { CopyCount } from '../toolbox/archive.ts';
+import { copyIn, copyOut, type LocalEnd, type RemoteEnd } from '../toolbox/copy.ts';
+import { openToolbox } from '../toolbox/toolbox.ts';
 
-type LocalEnd = Exclude<CopyEnd, { type: 'sandbox' }>;
+/** One side is of the sandbox that `where` names, the other is here. */
+export interface Copy {
+  direction: 'in' | 'out';
+  source: string;
+  /** The sandbox or volume. */
+  where: string;
+  path: string;
+  local: LocalEnd;
+}
 
-export async function cp(context: Context, source: string, target: string): Promise<number> {
+/** @param form of the remote side, for people */
+export function readCopy(source: string, target: string, form: string): Copy {
   const from = parseCopyEnd(source);
   const to = parseCopyEnd(target);
-  const remote = from.type === 'sandbox' ? from : to.type === 'sandbox' ? to : null;
-  if (remote === null || (from.type === 'sandbox' && to.type === 'sandbox'))
-    throw usageError('one of the two must be VM:PATH and the other a local path or -');
+  if (from.type === 'sandbox' && to.type !== 'sandbox')
+    return { direction: 'out', source, where: from.sandbox, path: from.path, local: to };
+  if (to.type === 'sandbox' && from.type !== 'sandbox')
+    return { direction: 'in', source, where: to.sandbox, path: to.path, local: from };
+  throw usageError(`one of the two must be ${form} and the other a local path or -`);
+}
+
+export async function cp(context: Context, source: string, target: string): Promise<number> {
+  const copy = readCopy(source, target, 'VM:PATH');
   const service = openService(context);
-  const toolbox = await openToolbox(service, await findSandbox(service, remote.sandbox));
+  const toolbox = await openToolbox(service, await findSandbox(service, copy.where));
+  const shown = `${JSON.stringify(copy.path)} in sandbox ${toolbox.sandbox.id}`;
+  const count = await runCopy(context, copy, { toolbox, path: copy.path, shown });
+  if (context.options.json && !isToStdout(copy)) printJson(context, { vm_id: toolbox.sandbox.id, ...count });
+  return EXIT.ok;
+}
+
+export const isToStdout = ({ direction, local }: Copy): boolean =>
+  direction === 'out' && local.type === 'stdio';
+
+export async function runCopy(
+  context: Context,
+  { direction, source, local }: Copy,
+  remote: RemoteEnd,
+): Promise<CopyCount> {
   using spinner = new Spinner(context, `copying ${source}`);
   const tell = (count: CopyCount): void => {
     spinner.text = `copying ${source}: ${count.files} files, ${Math.round(count.bytes / 1024 / 1024)} MiB`;
   };
-  const count =
-    from.type === 'sandbox'
-      ? await download(context, toolbox, from.path, to as LocalEnd, spinner, tell)
-      : await upload(context, toolbox, from, remote.path, tell);
-  spinner.stop();
-  if (context.options.json && to.type !== 'stdio')
-    printJson(context, { vm_id: toolbox.sandbox.id, ...count });
-  return EXIT.ok;
-}
-
-async function upload(
-  context: Context,
-  toolbox: Toolbox,
-  from: LocalEnd,
-  path: string,
-  tell: (count: CopyCount) => void,
-): Promise<CopyCount> {
-  if (from.type === 'stdio') {
-    if (path.endsWith('/')) throw usageError('stdin has no name: write the whole path of the file');
-    const counted = counter();
-    const sent = pipeline(context.terminal.stdin, counted.stream);
-    await Promise.all([uploadFile(toolbox, path, counted.stream), sent]);
-    return { files: 1, bytes: counted.bytes() };
-  }
-  const stats = await stat(from.path).catch((error: unknown) => localError(error, from.path));
-  const there = await statRemote(toolbox, path);
-  if (stats.isDirectory()) {
-    const contents = /(?:^|\/)\.$/.test(from.path);
-    if (there !== null && !there.directory)
-      throw new CliError(`${path} in the sandbox is a file, and ${from.path} a folder`);
-    const folder = there?.directory && !contents ? posix.join(path, localName(from.path)) : path;
-    return uploadFolder(toolbox, from.path, folder, tell);
-  }
-  if (!stats.isFile()) throw new CliError(`${from.path} is neither a file nor a folder`);
-  const name = there?.directory || path.endsWith('/') ? posix.join(path, localName(from.path)) : path;
-  await uploadFile(toolbox, name, createReadStream(from.path), {
-    bytes: stats.size,
-    mode: stats.mode & 0o777,
-  });
-  return { files: 1, bytes: stats.size };
-}
-
-async function uploadFolder(
-  toolbox: Toolbox,
-  from: string,
-  folder: string,
-  tell: (count: CopyCount) => void,
-): Promise<CopyCount> {
-  const archive = new PassThrough();
-  const packed = packFolder(from, archive, { onFile: tell });
-  // Whichever fails first ends the other; both are awaited, so that neither rejection is left alone.
-  const [count] = await Promise.all([
-    packed,
-    runArchiver(toolbox, 'mkdir -p "$1" && exec tar -xof - -C "$1"', folder, archive, null).catch(
-      (error: unknown) => {
-        archive.destroy();
-        throw error;
-      },
-    ),
-  ]);
-  return count;
-}
-
-async function download(
-  context: Context,
-  toolbox: Toolbox,
-  path: string,
-  to: LocalEnd,
-  spinner: Spinner,
-  tell: (count: CopyCount) => void,
-): Promise<CopyCount> {
-  const there = await statRemote(toolbox, path);
-  if (there === null)
-    throw new CliError(`there is no ${JSON.stringify(path)} in sandbox ${toolbox.sandbox.id}`, {
-      exitCode: EXIT.notFound,
-    });
-  if (to.type === 'stdio') {
-    if (there.directory) throw usageError(`${path} is a folder: name a local folder to copy it to`);
-    spinner.stop();
-    const counted = counter();
-    const body = await downloadFile(toolbox, path);
-    await pipeline(body, counted.stream, context.terminal.stdout, { end: false }).catch(cut(toolbox));
-    return { files: 1, bytes: counted.bytes() };
-  }
-  const local = await stat(to.path).catch(() => null);
-  const name = posix.basename(posix.resolve('/', path));
-  if (there.directory) {
-    if (local && !local.isDirectory()) throw new CliError(`${to.path} is a file, and ${path} a folder`);
-    const contents = /(?:^|\/)\.$/.test(path);
-    const folder = local && !contents ? join(to.path, name) : to.path;
-    return downloadFolder(toolbox, path, folder, tell);
-  }
-  const file = local?.isDirectory() || to.path.endsWith('/') ? join(to.path, name) : to.path;
-  return { files: 1, bytes: await downloadTo(toolbox, path, file) };
-}
-
-/** Written beside its place and renamed: a copy that breaks off leaves the old file as it was. */
-async function downloadTo(toolbox: Toolbox, path: string, file: string): Promise<number> {
-  const partial = `${file}.rlp-${process.pid}`;
-  const counted = counter();
-  const body = await downloadFile(toolbox, path);
-  try {
-    const sink = createWriteStream(partial, { flags: 'wx' });
-    await pipeline(body, counted.stream, sink).catch(cut(toolbox, partial));
-    await rename(partial, file).catch((error: unknown) => localError(error, file));
-  } finally {
-    await rm(partial, { force: true });
-  }
-  return counted.bytes();
-}
-
-async function downloadFolder(
-  toolbox: Toolbox,
-  path: string,
-  folder: string,
-  tell: (count: CopyCount) => void,
-): Promise<CopyCount> {
-  await mkdir(folder, { recursive: true }).catch((error: unknown) => localError(error, folder));
-  const archive = new PassThrough();
-  const [count] = await Promise.all([
-    unpackFolder(archive, folder, tell).catch((error: unknown) =>
-      error instanceof CliError ? Promise.reject(error) : localError(error, folder),
-    ),
-    runArchiver(toolbox, 'exec tar -cf - -C "$1" .', path, null, archive).then(
-      () => archive.end(),
-      (error: unknown) => {
-        archive.destroy(error as Error);
-        throw error;
-      },
-    ),
-  ]);
-  return count;
-}
-
-/** tar inside the sandbox, with the folder as `$1`; what it complains of becomes the error. */
-async function runArchiver(
-  toolbox: Toolbox,
-  script: string,
-  folder: string,
-  stdin: PassThrough | null,
-  stdout: PassThrough | null,
-): Promise<void> {
-  const complaints = new PassThrough();
-  let text = '';
-  complaints.on('data', (chunk: Buffer) => {
-    if (text.length < 2000) text += chunk.toString('utf8');
-  });
-  const sink = stdout ?? new PassThrough().resume();
-  const end = await runProcess(
-    toolbox,
-    { type: 'start', argv: ['/bin/sh', '-c', script, 'sh', folder], user: '0' },
-    { stdin, stdout: sink, stderr: complaints },
-  );
-  if (end.exitCode === 0) return;
-  const why =
-    end.exitCode === 127 ? 'folders need /bin/sh and tar in the sandbox' : text.trim().slice(0, 500);
-  throw new CliError(`tar in the sandbox failed (exit code ${end.exitCode}): ${why}`);
-}
-
-function counter(): { stream: Transform; bytes: () => number } {
-  let bytes = 0;
-  const stream = new Transform({
-    transform(chunk: Buffer, _encoding, done) {
-      bytes += chunk.length;
-      done(null, chunk);
-    },
-  });
-  return { stream, bytes: () => bytes };
-}
-
-function localName(path: string): string {
-  return basename(path === '.' || path.endsWith('/..') || path === '..' ? join(process.cwd(), path) : path);
-}
-
-function cut(toolbox: Toolbox, local?: string): (error: unknown) => never {
-  return (error) => {
-    const { code } = error as NodeJS.ErrnoException;
-    if (local !== undefined && /^E[A-Z]+$/.test(code ?? '') && code !== 'ECONNRESET')
-      return localError(error, local);
-    throw error instanceof CliError ? error : networkError(error, new URL(toolbox.url), toolbox.signal);
-  };
-}
-
-const LOCAL_REASONS: Readonly<Record<string, string>> = {
-  ENOENT: 'there is no such file or folder',
-  EACCES: 'permission denied',
-  EPERM: 'not permitted',
-  ENOSPC: 'no space left on the device',
-  EISDIR: 'it is a folder',
-  ENOTDIR: 'a part of the path is not a folder',
-  EROFS: 'the file system is read-only',
-};
-
-function localError(error: unknown, path: string): never {
-  const { code, message } = error as NodeJS.ErrnoException;
-  throw new CliError(`${path}: ${LOCAL_REASONS[code ?? ''] ?? message}`, { cause: error });
+  return direction === 'out'
+    ? await copyOut(context, remote, local, spinner, tell)
+    : await copyIn(context, remote, local, tell);
 }

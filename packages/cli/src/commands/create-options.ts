@@ -1,7 +1,14 @@
 /** The options of `rlp run` that describe the sandbox, into the body of a create. */
 import type { SandboxCreateRequest } from '@releap/contract';
 import { usageError } from '../cli-error.ts';
-import { parseEnv, parseMebibytes, parseNumber, parsePort } from '../parse/values.ts';
+import {
+  parseEnv,
+  parseMebibytes,
+  parseMount,
+  parseNumber,
+  parsePort,
+  parseVolume,
+} from '../parse/values.ts';
 import type { Context } from '../terminal.ts';
 
 export interface CreateOptions {
@@ -15,6 +22,8 @@ export interface CreateOptions {
   dockerData?: string;
   env?: string[];
   secret?: string[];
+  volume?: string[];
+  mount?: string[];
   port?: string[];
   allow?: string[];
   egress?: boolean;
@@ -47,6 +56,8 @@ export function createRequest(
     ...given('docker_data_mib', options.dockerData, (text) => parseMebibytes('--docker-data', text)),
     ...given('env', options.env, (entries) => parseEnv(entries, context.terminal.env)),
     ...given('secrets', options.secret, (names) => names),
+    ...given('volumes', options.volume, (volumes) => volumes.map(parseVolume)),
+    ...given('object_store_mounts', options.mount, (mounts) => mounts.map(parseMount)),
     ...given('ports', options.port, (ports) => ports.map(parsePort)),
     ...(closed ? { egress_policy: { enabled: true, allow: options.allow ?? [] } } : {}),
     ...(options.persistent ? { persistent: true } : {}),

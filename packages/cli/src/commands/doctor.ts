@@ -12,6 +12,7 @@ import { checkPreviewCertificate } from '../doctor/preview-certificate.ts';
 import { checkQuarantine } from '../doctor/quarantine.ts';
 import { checkStorage } from '../doctor/storage.ts';
 import { checkTools } from '../doctor/tools.ts';
+import { checkVolumes } from '../doctor/volumes.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { releapHome } from '../settings.ts';
@@ -68,6 +69,8 @@ async function collect(
   checks.push(...(await checkPreviewCertificate(releapHome(env))));
   checks.push(...(await checkNetwork(env, context.signal)));
   checks.push(...(await checkTools(root, env, context.signal)));
+  spinner.text = 'trying what volumes need';
+  checks.push(await checkVolumes(root, env, context.signal));
   if (verifyDisks) {
     checks.push(await checkDigests(releapHome(env), context.signal, (what) => (spinner.text = what)));
   }

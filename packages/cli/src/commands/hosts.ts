@@ -59,16 +59,15 @@ function row(host: HostRecord): string[] {
   ];
 }
 
-function counts({ sandboxes }: HostRecord): string {
-  return (
-    Object.entries(sandboxes)
-      .map(([status, count]) => `${count} ${status}`)
-      .join(', ') || '-'
-  );
+function counts({ sandboxes, uncommitted_volumes: volumes }: HostRecord): string {
+  const parts = Object.entries(sandboxes).map(([status, count]) => `${count} ${status}`);
+  if (volumes > 0) parts.push(`${volumes} uncommitted volume${volumes === 1 ? '' : 's'}`);
+  return parts.join(', ') || '-';
 }
 
-function busy({ sandboxes }: HostRecord): number {
-  return SANDBOX_STATUS_GROUPS.busy.reduce((sum, status) => sum + (sandboxes[status] ?? 0), 0);
+/** Its sandboxes that run, and its volumes with changes that only it has. */
+function busy({ sandboxes, uncommitted_volumes: volumes }: HostRecord): number {
+  return SANDBOX_STATUS_GROUPS.busy.reduce((sum, status) => sum + (sandboxes[status] ?? 0), volumes);
 }
 
 /** Prints what becomes of each sandbox; with `wait` returns when the host may be switched off. */
@@ -119,7 +118,7 @@ async function waitUntilDrained(
     spinner.text = `draining ${id}: ${counts(host)}`;
     if (performance.now() >= until)
       throw new CliError(
-        `host ${id} still has sandboxes (${counts(host)}) after ${Math.round(deadlineMs / 1000)} s; the drain continues in the background`,
+        `host ${id} is still in use (${counts(host)}) after ${Math.round(deadlineMs / 1000)} s; the drain continues in the background`,
       );
     await pause(POLL_MS, context.signal);
   }

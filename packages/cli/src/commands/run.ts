@@ -6,7 +6,10 @@
 import type { SandboxCreateRequest, SandboxCreateResponse, SandboxRecord } from '@releap/contract';
 import { CliError, usageError } from '../cli-error.ts';
 import { retryOnOverload } from '../client/connect.ts';
+import { endLease, keepLease, OWN_SANDBOX } from '../client/own-sandbox.ts';
+import { CLEANUP_MS, removeSandbox } from '../client/remove-sandbox.ts';
 import { openService, type Service } from '../client/service.ts';
+import { unmountStores } from '../client/unmount-stores.ts';
 import { waitUntilRunning } from '../client/wait-sandbox.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
@@ -36,7 +39,7 @@ export interface RunOptions extends CreateOptions, Omit<CommandOptions, 'env'> {
 }
 
 const WAIT_MS = 15 * 60_000;
-const CLEANUP_MS = 30_000;
+const UPLOADS_MS = 5 * 60_000;
 
 type Image = SandboxCreateRequest['image'];
 
@@ -90,6 +93,7 @@ export async function run(
   const start = commandStart(context, argv, commandOptions);
   const service = openService(context);
   const created = await create(context, service, source, options).catch(noCommand);
+  using _lease = options.rm ? keepLease(context, created.vm_id) : undefined;
   try {
     const sandbox = await waitRunning(context, service, created, options);
     const toolbox = await openToolbox(service, sandbox);
@@ -101,7 +105,10 @@ export async function run(
       remark(context, `sandbox ${created.name} (${created.vm_id}) stays; rlp rm ${created.vm_id} deletes it`);
     return noCommand(error);
   } finally {
-    if (options.rm) await remove(context, created.vm_id);
+    if (options.rm) {
+      if (mayHaveStores(source, options)) await uploadWritten(context, created);
+      await removeSandbox(context, created.vm_id);
+    }
   }
 }
 
@@ -131,7 +138,7 @@ async function create(
   // Options that are not valid are refused before anything is built.
   const request = createRequest(context, 'image' in source ? source.image : '', options);
   const image = 'image' in source ? source.image : await buildFolder(context, service, source, options);
-  const body = { ...request, image };
+  const body = { ...request, image, ...(options.rm && OWN_SANDBOX) };
   using spinner = new Spinner(context, 'creating the sandbox');
   const retry = retryOnOverload((reason) => {
     spinner.text = `refused for now (${reason}), trying again`;
@@ -192,14 +199,30 @@ function report(
     remark(context, `sandbox ${created.name} (${created.vm_id}) stays; rlp rm ${created.vm_id} deletes it`);
 }
 
-/** Also after a Ctrl-C, so with its own signal. */
-async function remove(context: Context, id: string): Promise<void> {
-  const service = openService(context, AbortSignal.timeout(CLEANUP_MS));
-  await service.api.deleteSandbox({ params: { id } }).catch((error: unknown) => {
-    context.terminal.stderr.write(
-      `rlp: sandbox ${id} was not deleted: ${error instanceof Error ? error.message : String(error)}\n`,
+function mayHaveStores(source: Source, { mount }: RunOptions): boolean {
+  return mount !== undefined || ('image' in source && typeof source.image === 'object');
+}
+
+/** Deleting a sandbox does not wait for the uploads of its mounted object stores. @throws when it has to stay */
+async function uploadWritten(context: Context, { name, vm_id: id }: SandboxCreateResponse): Promise<void> {
+  using spinner = new Spinner(context, `${name}: uploading to object stores`);
+  const service = openService(context, AbortSignal.timeout(UPLOADS_MS + CLEANUP_MS));
+  try {
+    await unmountStores(service, id, context.signal.aborted ? 0 : UPLOADS_MS);
+  } catch (error) {
+    spinner.stop();
+    const stays = await endLease(context, id).then(
+      () => true,
+      () => false,
     );
-  });
+    remark(
+      context,
+      stays
+        ? `sandbox ${name} (${id}) stays; rlp rm ${id} deletes it`
+        : `sandbox ${name} (${id}) is deleted within ${OWN_SANDBOX.lease_s} s: its lease could not be ended`,
+    );
+    noCommand(error);
+  }
 }
 
 /** rlp's own failures must not look like an exit code of the command. */

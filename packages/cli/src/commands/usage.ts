@@ -5,7 +5,7 @@ import { findSandbox } from '../client/find-sandbox.ts';
 import { pages } from '../client/pages.ts';
 import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
-import { size, table } from '../output/table.ts';
+import { shortTime, size, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
@@ -142,9 +142,4 @@ function moved(
   used: Pick<UsagePeriod, 'disk_read_bytes' | 'disk_write_bytes' | 'net_rx_bytes' | 'net_tx_bytes'>,
 ): string[] {
   return [used.disk_read_bytes, used.disk_write_bytes, used.net_rx_bytes, used.net_tx_bytes].map(size);
-}
-
-/** `2026-01-31 12:00`, UTC. */
-function shortTime(time: string): string {
-  return time.slice(0, 16).replace('T', ' ');
 }

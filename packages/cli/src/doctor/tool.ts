@@ -18,8 +18,13 @@ export function findTool(
   name: string,
   env: Readonly<Record<string, string | undefined>>,
 ): string | undefined {
-  const folders = [...(env['PATH'] ?? '').split(delimiter), ...ADMIN_PATH].filter((folder) => folder !== '');
-  return folders.map((folder) => join(folder, name)).find(isExecutable);
+  return folders(env)
+    .map((folder) => join(folder, name))
+    .find(isExecutable);
+}
+
+function folders(env: Readonly<Record<string, string | undefined>>): string[] {
+  return [...(env['PATH'] ?? '').split(delimiter), ...ADMIN_PATH].filter((folder) => folder !== '');
 }
 
 function isExecutable(path: string): boolean {
@@ -35,7 +40,13 @@ function isExecutable(path: string): boolean {
 export function runTool(
   path: string,
   args: readonly string[],
-  options: { timeoutMs: number; signal: AbortSignal; until?: (output: string) => boolean },
+  options: {
+    timeoutMs: number;
+    signal: AbortSignal;
+    until?: (output: string) => boolean;
+    /** Its environment; it finds administrators' tools. */
+    env?: Readonly<Record<string, string | undefined>>;
+  },
 ): Promise<ToolResult> {
   const { promise, resolve } = Promise.withResolvers<ToolResult>();
   let output = '';
@@ -43,6 +54,7 @@ export function runTool(
   let reached = false;
   const child = spawn(path, args, {
     stdio: ['ignore', 'pipe', 'pipe'],
+    ...(options.env && { env: { ...options.env, PATH: folders(options.env).join(delimiter) } }),
     signal: options.signal,
     killSignal: 'SIGKILL',
   });

@@ -2,6 +2,7 @@
 import { StringDecoder } from 'node:string_decoder';
 import { interruptedError, usageError } from '../cli-error.ts';
 import type { Context, Terminal } from '../terminal.ts';
+import { collect } from './collect.ts';
 
 /** What a service takes. */
 const MAX_BYTES = 64 * 1024;
@@ -17,27 +18,12 @@ export async function readSecret(context: Context, what: string): Promise<string
   return value;
 }
 
-async function all({ terminal: { stdin }, signal }: Context, what: string): Promise<string> {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  const stop = (): void => void (stdin as Partial<NodeJS.ReadStream>).destroy?.();
-  signal.addEventListener('abort', stop, { once: true });
+async function all(context: Context, what: string): Promise<string> {
+  // One line break more than the service takes.
+  const bytes = await collect(context, context.terminal.stdin as AsyncIterable<Buffer>, MAX_BYTES + 2);
+  if (bytes === undefined) throw usageError(`${what} has more than ${MAX_BYTES} bytes`);
   try {
-    for await (const chunk of stdin as AsyncIterable<Buffer>) {
-      size += chunk.length;
-      // One line break more than the service takes.
-      if (size > MAX_BYTES + 2) throw usageError(`${what} has more than ${MAX_BYTES} bytes`);
-      chunks.push(chunk);
-    }
-  } catch (error) {
-    if (signal.aborted) throw interruptedError();
-    throw error;
-  } finally {
-    signal.removeEventListener('abort', stop);
-  }
-  if (signal.aborted) throw interruptedError();
-  try {
-    const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(Buffer.concat(chunks));
+    const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
     return text.replace(/\r?\n$/, '');
   } catch (error) {
     if (!(error instanceof TypeError)) throw error;

@@ -32,3 +32,14 @@ export function size(bytes: number | undefined): string {
   if (bytes < 1024) return `${bytes} B`;
   return bytes < 2 ** 20 ? `${Math.ceil(bytes / 1024)} KiB` : `${Math.ceil(bytes / 2 ** 20)} MiB`;
 }
+
+/** `2026-01-31 12:00`, UTC. */
+export function shortTime(time: string): string {
+  return time.slice(0, 16).replace('T', ' ');
+}
+
+/** `0.42 ms`, `12.3 ms`, `1250 ms`; `-` when it is not known. */
+export function milliseconds(ms: number | null): string {
+  if (ms === null) return '-';
+  return `${ms < 1 ? ms.toFixed(2) : ms < 100 ? ms.toFixed(1) : Math.round(ms)} ms`;
+}

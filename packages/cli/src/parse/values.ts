@@ -13,6 +13,17 @@ export function parseMebibytes(option: string, text: string): number {
   return mib;
 }
 
+/** `10`, `10g`, `1t` into whole GiB. A bare number is GiB. */
+export function parseGibibytes(option: string, text: string): number {
+  const match = /^(\d{1,9})\s*(?:([gt])(?:i?b)?)?$/i.exec(text.trim());
+  const gib = Number(match?.[1]) * (match?.[2]?.toLowerCase() === 't' ? 1024 : 1);
+  if (!match || gib < 1)
+    throw usageError(
+      `${option} must be a size in whole GiB, as in 10, 10g or 1t, but was ${JSON.stringify(text)}`,
+    );
+  return gib;
+}
+
 export function parseNumber(option: string, text: string): number {
   const number = Number(text);
   if (text.trim() === '' || !Number.isFinite(number) || number <= 0)
@@ -42,6 +53,33 @@ export function parsePort(text: string): { vm_port: number; proto: 'tcp' | 'udp'
         (text.includes(':') ? ' (the port outside is chosen by the service: rlp ps shows it)' : ''),
     );
   return { vm_port: port, proto: match[2]?.toLowerCase() === 'udp' ? 'udp' : 'tcp' };
+}
+
+/** `STORE:/path`, with `:ro` or `:rw` at its end where it is not as the store says. */
+export function parseMount(text: string): { object_store: string; mount_path: string; read_only?: boolean } {
+  const match = /^([^:]+):(\/.*?)(?::(ro|rw))?$/.exec(text);
+  const [, object_store, mount_path, mode] = match ?? [];
+  if (object_store === undefined || mount_path === undefined)
+    throw usageError(
+      `a mount is STORE:/path, with :ro for read-only, as in models:/mnt/models, but was ${JSON.stringify(text)}`,
+    );
+  return { object_store, mount_path, ...(mode !== undefined && { read_only: mode === 'ro' }) };
+}
+
+/** `VOLUME:/path`, with the folder of the volume at its end where not all of it is mounted. */
+export function parseVolume(text: string): { volume: string; mount_path: string; subpath?: string } {
+  const match = /^([^:]+):(\/[^:]*)(?::(.+))?$/.exec(text);
+  const [, volume, mount_path, subpath] = match ?? [];
+  if (volume === undefined || mount_path === undefined)
+    throw usageError(
+      `a volume is NAME:/path, or NAME:/path:SUBPATH, as in data:/srv/data:2026, but was ${JSON.stringify(text)}`,
+    );
+  // As other tools mean it.
+  if (volume.includes('/') || volume === '.')
+    throw usageError(
+      `${JSON.stringify(volume)} is a local folder and no volume of the project: rlp volume cp copies it into one`,
+    );
+  return { volume, mount_path, ...(subpath !== undefined && { subpath }) };
 }
 
 /** `K=V`; a bare `K` takes the value from rlp's own environment, and is left out when there is none. */

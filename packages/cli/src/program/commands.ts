@@ -97,6 +97,12 @@ function withCreateOptions(command: Command): Command {
       collect,
     )
     .option('--secret <name>', 'give it a secret of the project as a placeholder (repeatable)', collect)
+    .option(
+      '-v, --volume <volume:path[:subpath]>',
+      'mount a volume of the project, or a folder of it (repeatable)',
+      collect,
+    )
+    .option('--mount <store:path[:ro|:rw]>', 'mount an object store of the project (repeatable)', collect)
     .option('-p, --port <port[/proto]>', 'make a port reachable from outside', collect)
     .option(
       '--allow <target>',

@@ -36,6 +36,7 @@ export const CompatSandboxCreate = Type.Object({
   name: Type.Optional(Type.String({ minLength: 1, maxLength: BOUNDS.displayNameChars })),
   snapshot: Type.Optional(Type.String({ maxLength: 512 })),
   buildInfo: Type.Optional(CompatBuildInfo),
+  user: Type.Optional(Type.String()),
   env: Type.Optional(Type.Record(Type.String(), Type.String({ writeOnly: true }))),
   labels: Type.Optional(Labels),
   target: Type.Optional(Type.String({ maxLength: 128 })),
@@ -117,7 +118,7 @@ export const CompatPortParams = Type.Object(
     id: Type.String({ description: 'Id or name.' }),
     port: Type.Integer({ minimum: 1, maximum: 65_535 }),
   },
-  // A port that is none is a 400, and not an unknown sandbox.
+  // An unknown sandbox is a 404, an invalid port a 400.
   { refusal: 400 },
 );
 

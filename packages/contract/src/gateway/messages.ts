@@ -12,6 +12,12 @@
  * - Control sends a `tick` every `GATEWAY_TICK_MS`. Without ticks a gateway might miss a revocation, so it
  *   stops using its grants. Together this bounds how long a revoked credential still works to one second.
  * - Unknown message types and unknown fields are ignored. A target of an unknown kind is refused with 501.
+ *
+ * Functions: `function` is answered with a `function` message, the configuration of the version that is current.
+ * `function-instance` is answered with the `grant` of one sandbox that serves the version, leased to this gateway alone. Each
+ * such request without `instance` leases another sandbox and waits while it starts; `release` ends the wait or the lease.
+ * With `instance` it renews the lease, also on a new connection; another gateway may have it by then (409). A renewal has the
+ * id of the lease, and does not end it if it is refused with 503.
  */
 import { Type, type Static } from 'typebox';
 
@@ -37,6 +43,14 @@ export const GatewayTarget = Type.Object({
   sandbox: Type.Optional(Type.String({ maxLength: 128 })),
   /** Of the kind `preview`: the port in the sandbox. */
   port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+  /** Of the kind `function`: its name, from the client. */
+  function: Type.Optional(Type.String({ maxLength: 128 })),
+  /** Of the kind `function`: the project of a public endpoint, from the client; absent when the credential names it. */
+  project: Type.Optional(Type.String({ maxLength: 128 })),
+  /** Of the kind `function-instance`: the version that it serves (UUID). */
+  version_id: Type.Optional(Type.String({ maxLength: 40 })),
+  /** Of the kind `function-instance`: UUID of the sandbox that this gateway has leased already. */
+  instance: Type.Optional(Type.String({ maxLength: 40 })),
 });
 export type GatewayTarget = Static<typeof GatewayTarget>;
 
@@ -45,6 +59,8 @@ const GatewayHello = Type.Object({
   protocol: Type.Integer({ minimum: 1 }),
   /** Kinds of targets that this gateway routes. */
   kinds: Type.Array(Type.String({ maxLength: 40 }), { maxItems: 32 }),
+  /** UUID of this gateway process: the holder of its leases, also over a new connection. */
+  gateway_id: Type.Optional(Type.String({ maxLength: 40 })),
 });
 
 const Resolve = Type.Object({
@@ -60,6 +76,8 @@ const Resolve = Type.Object({
 const Release = Type.Object({
   type: Type.Literal('release'),
   ids: Type.Array(RequestId, { maxItems: 1_000 }),
+  /** Of `function-instance`: the handler died or hangs, so that no gateway is to lease these sandboxes again. */
+  discard: Type.Optional(Type.Boolean()),
 });
 
 export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release]);
@@ -85,12 +103,52 @@ const GrantMessage = Type.Object({
   ttl_ms: Type.Integer({ minimum: 1 }),
 });
 
+/** What a gateway needs to know to serve a version of a function. */
+export const GatewayFunction = Type.Object({
+  /** UUID of the function. */
+  id: Type.String(),
+  project_id: Type.String(),
+  name: Type.String(),
+  version_id: Type.String(),
+  version: Type.Integer({ minimum: 1 }),
+  /** Where its handler listens. */
+  port: Type.Integer({ minimum: 1, maximum: 65_535 }),
+  timeout_s: Type.Integer({ minimum: 1 }),
+  scaledown_window_s: Type.Integer({ minimum: 1 }),
+  max_concurrency: Type.Integer({ minimum: 1 }),
+  /** Null: no bound. Control enforces it over all gateways. */
+  max_instances: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()]),
+  /** Grows with every change of the function. */
+  revision: Type.Integer({ minimum: 1 }),
+  /** The caller is a server of the control plane, which records the invocation itself. */
+  dispatched: Type.Optional(Type.Boolean()),
+});
+export type GatewayFunction = Static<typeof GatewayFunction>;
+
+const FunctionMessage = Type.Object({
+  type: Type.Literal('function'),
+  id: RequestId,
+  function: GatewayFunction,
+  /** How long it may be used, in milliseconds from its arrival. */
+  ttl_ms: Type.Integer({ minimum: 1 }),
+});
+
+/** Another gateway needs capacity of these functions, or they have a newer version: end instances that are idle. */
+const Pressure = Type.Object({
+  type: Type.Literal('pressure'),
+  function_ids: Type.Array(Type.String(), { maxItems: 1_000 }),
+  /** UUIDs of instances that must get no further requests, and end with the last one that they serve. Others have none of them. */
+  instances: Type.Optional(Type.Array(Type.String(), { maxItems: 1_000 })),
+});
+
 const Refusal = Type.Object({
   type: Type.Literal('refusal'),
   id: RequestId,
   /** HTTP status for the client. */
   status: Type.Integer({ minimum: 400, maximum: 599 }),
   error: Type.String(),
+  /** With 429: the version of a function has not been tried yet, so there is no instance; ask again. Earlier servers leave it out. */
+  not_tried_yet: Type.Optional(Type.Boolean()),
 });
 
 const Revoke = Type.Object({
@@ -102,6 +160,15 @@ const Revoke = Type.Object({
 
 const Tick = Type.Object({ type: Type.Literal('tick') });
 
-export const GatewayControlMessage = Type.Union([Welcome, GrantMessage, Refusal, Revoke, Tick]);
+export const GatewayControlMessage = Type.Union([
+  Welcome,
+  GrantMessage,
+  FunctionMessage,
+  Pressure,
+  Refusal,
+  Revoke,
+  Tick,
+]);
 export type GatewayControlMessage = Static<typeof GatewayControlMessage>;
 export type GatewayGrant = Static<typeof GrantMessage>;
+export type GatewayFunctionGrant = Static<typeof FunctionMessage>;

@@ -2,6 +2,7 @@
 export * from './intercept.ts';
 export * from './lines.ts';
 export * from './messages.ts';
+export * from './stores.ts';
 export * from '../rules/cidr.ts';
 export * from '../rules/egress-rules.ts';
 export * from '../rules/rate-limit.ts';

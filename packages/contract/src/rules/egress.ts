@@ -24,7 +24,7 @@ export function parseEgressEntry(text: string, field = 'egress_policy.allow'): E
     return { type: 'network', address: maskAddress(address, Number(prefix)), prefix: Number(prefix) };
   }
   if (isIPv6(text)) throw refuse(': IPv6 is not reachable from a sandbox');
-  if (text === '*') throw refuse(': to allow everything, leave egress_policy out');
+  if (text === '*') throw refuse(`: to allow everything, leave ${field.split(/[.[]/, 1)[0]} out`);
   const pattern = parseDomainPattern(text);
   if (pattern === null) throw refuse('');
   return { type: 'domain', ...pattern };

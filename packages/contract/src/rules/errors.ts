@@ -69,6 +69,14 @@ export function overloaded(message: string, retryAfterSecs = OVERLOAD_RETRY_AFTE
   });
 }
 
+/** A version of a function has not been tried yet. Calls wait for that: it is not a lack of capacity. */
+export class NotTriedYet extends ApiError {
+  constructor(message: string) {
+    super(429, message);
+    this.name = 'NotTriedYet';
+  }
+}
+
 /** For an unexpected failure. The cause is logged and never sent. */
 export function internalError(cause?: unknown): ApiError {
   return new ApiError(500, 'internal error', { cause });
@@ -103,4 +111,9 @@ export function jobNotFound(id: string): ApiError {
 
 export function imageNotFound(name: string): ApiError {
   return notFound(`image ${quote(name)} not found`);
+}
+
+/** The same 404 for an unknown name and one that no function can have, and for another project's. */
+export function functionNotFound(name: string): ApiError {
+  return notFound(`function ${quote(name)} not found`);
 }

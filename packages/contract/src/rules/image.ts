@@ -67,8 +67,8 @@ function isTrue(field: string, value: string): boolean {
   );
 }
 
-/** A path that stays in the context. */
-function checkDockerfilePath(path: string): string {
+/** A path that stays in the context. Throws a 400. */
+export function checkDockerfilePath(path: string): string {
   if (path.length > BOUNDS.dockerfilePathChars)
     throw badRequest(
       `dockerfile has ${path.length} characters; at most ${BOUNDS.dockerfilePathChars} are allowed`,

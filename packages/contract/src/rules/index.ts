@@ -1,16 +1,20 @@
 /** Resolution and validation of requests beyond their schemas. May use Node APIs. */
 export * from './cursor.ts';
+export * from './discard-body.ts';
 export * from './domain-name.ts';
 export * from './egress.ts';
+export * from './end-to-end-headers.ts';
 export * from './environment.ts';
 export * from './errors.ts';
 export * from './fastify-schema.ts';
+export * from './function.ts';
 export * from './ids.ts';
 export * from './image.ts';
 export * from './image-reference.ts';
 export * from './image-source.ts';
 export * from './mount-path.ts';
 export * from './names.ts';
+export * from './object-store.ts';
 export * from './unsupported.ts';
 export * from './paging.ts';
 export * from './quote.ts';
@@ -21,3 +25,4 @@ export * from './describe-schema.ts';
 export * from './secret.ts';
 export * from './snapshot.ts';
 export * from './validation.ts';
+export * from './volume.ts';

@@ -33,3 +33,36 @@ export function checkMountPathsDiffer(paths: readonly string[]): void {
     seen.add(path);
   }
 }
+
+/** Throws a 400 when one path is below another: each mount is served by another process, which may not respond. */
+export function checkMountPathsApart(paths: readonly string[]): void {
+  for (const path of paths) {
+    const inside = paths.find((other) => other.startsWith(`${path}/`));
+    if (inside !== undefined)
+      throw badRequest(
+        `mount_path ${quote(inside)} is below mount_path ${quote(path)}, another mount: choose another path`,
+      );
+  }
+}
+
+/** Longest name of one folder, in bytes: NAME_MAX of Linux. */
+const NAME_BYTES = 255;
+
+/**
+ * The path below the root of a volume, without doubled, leading or final slashes; null for the whole volume. Throws a 400 naming
+ * `field`. Whether a link in the volume leads elsewhere is checked by the host that mounts it.
+ */
+export function checkSubpath(path: string | undefined, field: string): string | null {
+  const refuse = (why: string): Error => badRequest(`${field} ${quote(path)} is not usable: ${why}`);
+  const parts = (path ?? '').split('/').filter((part) => part !== '' && part !== '.');
+  if (parts.includes('..')) throw refuse('it must not have ..');
+  const clean = parts.join('/');
+  if (clean.length > BOUNDS.mountPathChars)
+    throw refuse(`it has more than ${BOUNDS.mountPathChars} characters`);
+  // oxlint-disable-next-line no-control-regex -- it searches for control characters
+  if (/[\u0000-\u001f\u007f]/.test(clean) || !clean.isWellFormed())
+    throw refuse('it must not have control characters');
+  if (parts.some((part) => Buffer.byteLength(part) > NAME_BYTES))
+    throw refuse(`a name in it has more than ${NAME_BYTES} bytes`);
+  return parts.length === 0 ? null : clean;
+}

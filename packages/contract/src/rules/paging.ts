@@ -3,8 +3,8 @@ import { LEDGER_LIMITS } from '../wire/credits.ts';
 import { DEFAULTS, LIMITS } from '../wire/limits.ts';
 
 /** Items per page. */
-export function clampLimit(limit: number | undefined): number {
-  return clamp(limit ?? DEFAULTS.pageSize, LIMITS.pageMin, LIMITS.pageMax);
+export function clampLimit(limit: number | undefined, max: number = LIMITS.pageMax): number {
+  return clamp(limit ?? DEFAULTS.pageSize, LIMITS.pageMin, max);
 }
 
 /** Longest wait of a long poll, in milliseconds. */

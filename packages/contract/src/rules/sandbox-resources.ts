@@ -3,13 +3,13 @@
  * plane looks up the rest (names of images, regions, credits).
  */
 import type { ImageSource } from '../wire/image-source.ts';
-import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
+import { DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
 import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from '../wire/sandbox.ts';
 import { formatEgressEntry, parseEgressEntry } from './egress.ts';
 import { checkEnv, isEnvName } from './environment.ts';
 import { badRequest } from './errors.ts';
 import { parseImageSource } from './image-source.ts';
-import { checkMountPath, checkMountPathsDiffer } from './mount-path.ts';
+import { checkMountPath, checkMountPathsApart, checkMountPathsDiffer, checkSubpath } from './mount-path.ts';
 import { quote } from './quote.ts';
 
 export interface Resources {
@@ -72,7 +72,9 @@ export function resolveSandboxCreate(
   const secrets = distinctSecrets(body.secrets ?? []);
   const env = checkEnv(body.env ?? {});
   checkSecretsNotInEnv(secrets, env);
-  checkMountPathsDiffer([...volumes, ...stores].map((mount) => mount.mount_path));
+  const paths = [...volumes, ...stores].map((mount) => mount.mount_path);
+  checkMountPathsDiffer(paths);
+  checkMountPathsApart(paths);
 
   return {
     ...resources,
@@ -181,14 +183,6 @@ function checkSecretsNotInEnv(secrets: readonly string[], env: Readonly<Record<s
     throw badRequest(
       `env.${both} cannot be set, because secrets attaches a secret of the same name: leave one of the two out`,
     );
-}
-
-function checkSubpath(path: string | undefined, field: string): string | null {
-  const parts = (path ?? '').split('/').filter((part) => part !== '' && part !== '.');
-  if (parts.includes('..')) throw badRequest(`${field} ${quote(path)} must not have ..`);
-  if ((path ?? '').length > BOUNDS.mountPathChars)
-    throw badRequest(`${field} has more than ${BOUNDS.mountPathChars} characters`);
-  return parts.length === 0 ? null : parts.join('/');
 }
 
 function resolveEgress(policy: SandboxCreateRequest['egress_policy']): ResolvedSandbox['egress_policy'] {

@@ -5,8 +5,6 @@ import type { ResolvedSandbox } from './sandbox-resources.ts';
 /** Throws a 400 that names the field. */
 export function rejectUnsupported(sandbox: ResolvedSandbox): void {
   const asked: [string, boolean][] = [
-    ['volumes', sandbox.volumes.length > 0],
-    ['object_store_mounts', sandbox.object_store_mounts.length > 0],
     ['cpu_type', sandbox.cpu_type !== null],
     ['network_class', sandbox.network_class !== null],
     ['disk_class', sandbox.disk_class !== null],

@@ -3,7 +3,8 @@
  *
  * - Unknown fields are dropped, never an error; only own properties are read, so
  *   `__proto__` and `constructor` in a body are names like any other.
- * - `null` for an optional field means that it is absent, which is how many clients write it.
+ * - `null` for an optional field means that it is absent, which is how many clients write it; unless the schema allows null, where it
+ *   means something else.
  * - Query and path parameters are text and are converted to the schema's type.
  * - Text that PostgreSQL cannot store (NUL characters, unpaired surrogates) is refused.
  */
@@ -101,12 +102,15 @@ function* knownEntries(
     if (!Object.hasOwn(source, key)) continue;
     const value = source[key];
     if (value === undefined) continue;
-    if (value === null && !node.required?.includes(key)) continue;
+    if (value === null && !node.required?.includes(key) && !allowsNull(child)) continue;
     // Forms send an empty field as `?limit=`.
     if (value === '' && at.part === 'query' && !node.required?.includes(key)) continue;
     yield [key, clean(child, value, into(at, key))];
   }
 }
+
+const allowsNull = (node: SchemaNode): boolean =>
+  node.type === 'null' || (node.anyOf?.some((one) => allowsNull(one)) ?? false);
 
 function* allEntries(
   node: SchemaNode,

@@ -45,9 +45,6 @@ export function reportOf<K extends string, S extends TSchema, D extends TSchema>
   return Type.Object({ ...header, kind: Type.Literal(kind), status, detail });
 }
 
-/** Only the reason. */
-export const ErrorDetail = Type.Object({ error: Type.Optional(Type.String()) });
-
 /** Whether this assignment ends its resource. */
 export function endsResource({ desired }: Pick<AnyAssignment, 'desired'>): boolean {
   return desired === 'deleted' || desired === 'cancelled';

@@ -17,6 +17,8 @@ export const RunnerFacts = Type.Object({
   vmm: text(200),
   /** VMMs that full snapshots may have been taken with; absent for `vmm` alone. */
   restorable_vmms: Type.Optional(Type.Array(text(200), { maxItems: 64 })),
+  /** Digest of the kernel, agent, system disk and devices of new guests. */
+  guest: Type.Optional(text(64)),
   gpus: Count,
 });
 export type RunnerFacts = Static<typeof RunnerFacts>;

@@ -11,3 +11,4 @@ export * from './sandbox.ts';
 export * from './snapshot.ts';
 export * from './source.ts';
 export * from './usage.ts';
+export * from './volume.ts';

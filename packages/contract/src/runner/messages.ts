@@ -9,6 +9,7 @@ import { LINK_ITEMS_MAX } from './limits.ts';
 import { SandboxAssignment, SandboxReport } from './sandbox.ts';
 import { SnapshotAssignment, SnapshotReport } from './snapshot.ts';
 import { UsageHistoryMessage, UsageMessage, UsageStoredMessage } from './usage.ts';
+import { VolumeAssignment, VolumeReport } from './volume.ts';
 
 /** The kinds of this version, with their schemas in both directions. */
 export const KINDS = {
@@ -16,14 +17,20 @@ export const KINDS = {
   snapshot: { assignment: SnapshotAssignment, report: SnapshotReport },
   build: { assignment: BuildAssignment, report: BuildReport },
   artifact: { assignment: ArtifactAssignment, report: ArtifactReport },
+  volume: { assignment: VolumeAssignment, report: VolumeReport },
 } as const;
 export type KindName = keyof typeof KINDS;
 export const KIND_NAMES = Object.keys(KINDS) as readonly KindName[];
 
 /** The desired state of one resource. */
-export type Assignment = SandboxAssignment | SnapshotAssignment | BuildAssignment | ArtifactAssignment;
+export type Assignment =
+  | SandboxAssignment
+  | SnapshotAssignment
+  | BuildAssignment
+  | ArtifactAssignment
+  | VolumeAssignment;
 /** The observed state of one resource. */
-export type Report = SandboxReport | SnapshotReport | BuildReport | ArtifactReport;
+export type Report = SandboxReport | SnapshotReport | BuildReport | ArtifactReport | VolumeReport;
 /** The same for one kind. */
 export type AssignmentOf<K extends KindName> = Extract<Assignment, { kind: K }>;
 export type ReportOf<K extends KindName> = Extract<Report, { kind: K }>;

@@ -1,10 +1,13 @@
 /** The kind `sandbox`: one micro-VM with its disk and, while it is paused, its memory. */
 import { Type, type Static } from 'typebox';
 import { CertificatePem } from '../wire/internal-secrets.ts';
+import { GuestStore } from '../wire/internal-stores.ts';
+import { LIMITS } from '../wire/limits.ts';
 import { PortMapRecord, PortProto, SandboxMode } from '../wire/sandbox.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
 import { Count, text, Uuid } from './fields.ts';
 import { RootSource } from './source.ts';
+import { VolumeMount } from './volume.ts';
 
 /** Desired states of a sandbox on its runner. */
 export const DesiredState = Type.Enum(['running', 'stopped', 'paused', 'deleted'] as const);
@@ -45,6 +48,8 @@ export const SandboxSpec = Type.Object({
   docker_data_mib: Type.Optional(Count),
   ports: Type.Array(Type.Object({ vm_port: Count, proto: PortProto })),
   env: Type.Record(Type.String(), Type.String()),
+  /** Runs instead of the entrypoint and command of the image. */
+  entrypoint: Type.Optional(Type.Array(Type.String(), { minItems: 1, maxItems: 256 })),
   persistent: Type.Boolean(),
   /**
    * Digest of the root image below its disk, once a runner has reported one: the sandbox then has a disk, and a runner that
@@ -57,6 +62,16 @@ export const SandboxSpec = Type.Object({
    * trusts this root certificate. The runner reads the values over HTTP; they are not part of an assignment.
    */
   egress_secrets: Type.Optional(Type.Object({ domains: Type.Array(Type.String()), trust: CertificatePem })),
+  /**
+   * Object stores that it mounts when it boots; one that resumes has them in its memory. The keys are those that the guest signs
+   * with; the runner reads the credentials over HTTP.
+   */
+  object_stores: Type.Optional(Type.Array(GuestStore, { maxItems: LIMITS.objectStoreMountsPerSandbox })),
+  /**
+   * Volumes that it has mounted before its entrypoint starts. Only sent to runners with the capability `volumes`. Such a sandbox
+   * always boots, and is never paused, forked or captured with its memory.
+   */
+  volumes: Type.Optional(Type.Array(VolumeMount, { maxItems: LIMITS.volumesPerSandbox })),
   egress: Type.Optional(Type.Object({ enabled: Type.Boolean(), allow: Type.Array(Type.String()) })),
 });
 export type SandboxSpec = Static<typeof SandboxSpec>;

@@ -46,6 +46,9 @@ export const HostRecord = Type.Object({
     }),
   ),
   snapshots: Type.Integer({ description: 'Snapshots that it has or is taking.' }),
+  uncommitted_volumes: Type.Integer({
+    description: 'Volumes with changes that only this host has. They would be lost with it.',
+  }),
 });
 export type HostRecord = Static<typeof HostRecord>;
 

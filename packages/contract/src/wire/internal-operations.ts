@@ -1,4 +1,4 @@
-/** The operations of runners. They are not part of the public API and its OpenAPI document. */
+/** The operations of runners and gateways. They are not part of the public API and its OpenAPI document. */
 import { Type } from 'typebox';
 import {
   ARTIFACT_PATH,
@@ -20,6 +20,7 @@ import {
   RunnerJoinRequest,
   RunnerJoinResponse,
 } from './internal.ts';
+import { INVOCATIONS_PATH, RecordInvocationsRequest } from './internal-invocations.ts';
 import {
   RUNNER_CERTIFICATE_PATH,
   RUNNER_SECRETS_PATH,
@@ -28,9 +29,36 @@ import {
   RunnerSecrets,
   RunnerSecretsRequest,
 } from './internal-secrets.ts';
+import { RUNNER_STORES_PATH, RunnerStores, RunnerStoresRequest } from './internal-stores.ts';
+import {
+  COMMIT_VOLUME_PATH,
+  MISSING_VOLUME_BLOBS_PATH,
+  MissingVolumeBlobsRequest,
+  OPEN_VOLUME_PATH,
+  RUNNER_VOLUME_PATH,
+  RunnerVolume,
+  RunnerVolumeParams,
+  RunnerVolumeQuery,
+  VolumeCommitRequest,
+  VolumeCommitted,
+} from './internal-volumes.ts';
 import type { Operation } from './operation.ts';
 
+const noCopy = 'This runner has no copy of the volume.';
+
 export const internalOperations = {
+  recordInvocations: {
+    method: 'POST',
+    path: INVOCATIONS_PATH,
+    tag: 'Gateway',
+    summary: 'Record invocations that a gateway has served',
+    description:
+      'May be repeated: each is stored and charged once. Those of a deleted function are not stored.',
+    security: 'gateway',
+    body: RecordInvocationsRequest,
+    success: { status: 204, response: { description: 'Recorded.' } },
+    errors: { 400: 'An invocation cannot be stored.' },
+  },
   joinRunner: {
     method: 'POST',
     path: RUNNER_JOIN_PATH,
@@ -80,6 +108,18 @@ export const internalOperations = {
     success: { status: 200, response: { description: 'What has changed.', schema: RunnerSecrets } },
     errors: { 503: 'The key-encryption key is temporarily unavailable.' },
   },
+  readRunnerStores: {
+    method: 'POST',
+    path: RUNNER_STORES_PATH,
+    tag: 'Runner',
+    summary:
+      'Read the mounted object stores of sandboxes that are assigned to this runner, with their credentials',
+    description: 'Only of those whose revision has changed. A sandbox of another runner has no stores here.',
+    security: 'runner',
+    body: RunnerStoresRequest,
+    success: { status: 200, response: { description: 'What has changed.', schema: RunnerStores } },
+    errors: { 503: 'The key-encryption key is temporarily unavailable.' },
+  },
   getBlob: {
     method: 'GET',
     path: BLOB_PATH,
@@ -105,8 +145,9 @@ export const internalOperations = {
     method: 'PUT',
     path: BLOB_PATH,
     tag: 'Runner',
-    summary: 'Store a part of an artifact',
-    description: 'Only while the runner is to store an artifact at this location. Idempotent.',
+    summary: 'Store a part of an artifact or of a volume',
+    description:
+      'Only while the runner is to store an artifact at this location, or has a copy of this volume. Idempotent.',
     security: 'runner',
     params: BlobParams,
     query: BlobUploadQuery,
@@ -114,8 +155,8 @@ export const internalOperations = {
     upload: { bytes: Number.MAX_SAFE_INTEGER },
     success: { status: 204, response: { description: 'Stored.' } },
     errors: {
-      400: 'The content has another digest, or is larger than the artifact can be.',
-      404: 'This runner is not to store an artifact at this location.',
+      400: 'The content has another digest, or is larger than a part can be; neither or both of `location` and `volume` are named.',
+      404: 'This runner is not to store an artifact at this location, or has no copy of the volume.',
       503: 'The store cannot be reached, or is full.',
     },
   },
@@ -134,6 +175,59 @@ export const internalOperations = {
       response: { description: 'What must be uploaded.', schema: MissingBlobsResponse },
     },
     errors: { 404: 'This runner is not to store an artifact at this location.' },
+  },
+  getRunnerVolume: {
+    method: 'GET',
+    path: RUNNER_VOLUME_PATH,
+    tag: 'Runner',
+    summary: 'Read the newest commit of a volume, and whether other hosts have committed',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    query: RunnerVolumeQuery,
+    success: { status: 200, response: { description: 'The volume.', schema: RunnerVolume } },
+    errors: { 404: noCopy },
+  },
+  openRunnerVolume: {
+    method: 'POST',
+    path: OPEN_VOLUME_PATH,
+    tag: 'Runner',
+    summary: 'Tell other hosts to commit a volume that this one is about to mount',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    success: { status: 200, response: { description: 'The volume.', schema: RunnerVolume } },
+    errors: { 404: `${noCopy} Or it was deleted.` },
+  },
+  listMissingVolumeBlobs: {
+    method: 'POST',
+    path: MISSING_VOLUME_BLOBS_PATH,
+    tag: 'Runner',
+    summary: 'List the blobs of a volume that this runner must upload',
+    description:
+      'A blob that the store has is listed too, unless this runner or a commit of the volume has proven to have it.',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    body: MissingVolumeBlobsRequest,
+    success: {
+      status: 200,
+      response: { description: 'What must be uploaded.', schema: MissingBlobsResponse },
+    },
+    errors: { 404: `${noCopy} Or it was deleted.` },
+  },
+  storeVolumeCommit: {
+    method: 'POST',
+    path: COMMIT_VOLUME_PATH,
+    tag: 'Runner',
+    summary: 'Make a tree the newest commit of a volume',
+    description: 'Only if the newest one is still `parent`. A repeated request gets the same response.',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    body: VolumeCommitRequest,
+    success: { status: 200, response: { description: 'Committed.', schema: VolumeCommitted } },
+    errors: {
+      400: 'A blob is not in the store, or was not uploaded by this runner; or the packs do not add up.',
+      404: `${noCopy} Or it was deleted.`,
+      409: 'Another commit is the newest: `head` names it.',
+    },
   },
   listDeletedProjects: {
     method: 'POST',

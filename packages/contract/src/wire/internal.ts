@@ -42,7 +42,8 @@ export const BLOB_PATH = '/internal/blobs/:digest';
 /** Digest of the content of a blob. */
 export const BlobDigest = Type.String({ pattern: '^sha256:[0-9a-f]{64}$' });
 export const BlobParams = Type.Object({ digest: BlobDigest });
-export const BlobUploadQuery = Type.Object({ location: Uuid });
+/** What the blob is a part of: an artifact at a location, or a volume. */
+export const BlobUploadQuery = Type.Object({ location: Type.Optional(Uuid), volume: Type.Optional(Uuid) });
 
 /** One file of an artifact. */
 export const ArtifactPart = Type.Object({

@@ -8,6 +8,8 @@ export const LIMITS = {
   /** List pages: `limit` is clamped to 1..200 for sandboxes, images and snapshots. */
   pageMin: 1,
   pageMax: 200,
+  /** Pages of the invocation log are larger. */
+  invocationPageMax: 1000,
   /** Long poll: `timeout_ms` is clamped to 0..60000. */
   waitMsMin: 0,
   waitMsMax: 60_000,
@@ -27,6 +29,25 @@ export const LIMITS = {
   secretNameChars: 256,
   /** Largest value of a secret, and largest password of a registry credential, in bytes of UTF-8. */
   secretValueBytes: 64 * 1024,
+  volumeNameChars: 128,
+  /** Volumes: size in GiB. */
+  volumeGbMin: 1,
+  volumeGbMax: 10_000,
+  volumeGbDefault: 100,
+  objectStoreNameChars: 128,
+  /** Object stores: longest lifetime of a cached folder, in seconds. */
+  dirCacheSecsMax: 86_400,
+  /** Functions: 1 to this many characters in a name. */
+  functionNameChars: 64,
+  functionVcpusMin: 1,
+  functionMemMibMin: 128,
+  functionScratchMibMin: 64,
+  functionTimeoutMin: 1,
+  /** 48 hours. */
+  functionTimeoutMax: 172_800,
+  functionScaledownMin: 2,
+  /** Largest file of a multipart deploy: the build context, in bytes. */
+  functionContextBytes: 8 * 1024 * 1024,
 } as const;
 
 /** Not in the contract; they bound everything that a client sends. */
@@ -36,6 +57,9 @@ export const BOUNDS = {
   /** Names and values of one environment in total: execve(2) accepts 2 MiB with the usual 8 MiB stack. */
   envTotalBytes: 1024 * 1024,
   envNameChars: 256,
+  /** Leases of sandboxes. */
+  leaseSecondsMin: 30,
+  leaseSecondsMax: 86_400,
   /** Display names: of sandboxes. */
   displayNameChars: 256,
   /** Names of images: 1 to 128 characters, like those of volumes. */
@@ -50,6 +74,14 @@ export const BOUNDS = {
   secretsPerProject: 1000,
   domainsPerSecret: 64,
   registriesPerProject: 200,
+  objectStoresPerProject: 200,
+  volumesPerProject: 1000,
+  /** AWS allows 63 characters; other services more. */
+  bucketChars: 255,
+  endpointChars: 2048,
+  storeRegionChars: 64,
+  /** Keys of objects have at most 1024 bytes. */
+  keyPrefixChars: 1024,
   registryUsernameChars: 1024,
   /** Description of a secret or a credential. */
   descriptionChars: 1024,
@@ -59,6 +91,24 @@ export const BOUNDS = {
   dockerfileChars: 64 * 1024,
   /** Path of a Dockerfile in its build context. */
   dockerfilePathChars: 1024,
+  /** Functions of a project. `GET /fns` lists them all. */
+  functionsPerProject: 10_000,
+  /** Names and values of the environment of a function in total, in bytes: lists of versions show it. */
+  functionEnvBytes: 128 * 1024,
+  /** A text part of a multipart deploy, in bytes: a configuration with the largest environment, escaped. */
+  functionFieldBytes: 1024 * 1024,
+  handlerArguments: 256,
+  /** All arguments of a handler, in bytes of UTF-8. */
+  handlerBytes: 64 * 1024,
+  /** Largest body of an invocation, and largest result that is kept of one that no client waits for, in bytes. */
+  invocationPayloadBytes: 6 * 1024 * 1024,
+  invocationResultBytes: 256 * 1024,
+  /** Most payloads of one map. */
+  mapPayloads: 1000,
+  contentTypeChars: 255,
+  cronChars: 256,
+  /** `GET /fns/:name/schedules` lists them all. */
+  schedulesPerFunction: 100,
   /** Region slugs are part of sandbox ids, and those of preview host names: of a label's 63 characters, 33 are taken. */
   regionSlugChars: 30,
   /** Their columns are 32 bit integers. */
@@ -80,6 +130,18 @@ export const DEFAULTS = {
   portProto: 'tcp',
   pageSize: 100,
   waitMs: 30_000,
+} as const;
+
+/** Defaults of the deploy of a function. */
+export const FUNCTION_DEFAULTS = {
+  port: 8080,
+  vcpus: 1,
+  memMib: 512,
+  scratchMib: 512,
+  timeoutS: 300,
+  scaledownWindowS: 60,
+  maxConcurrency: 1,
+  snapshotKind: 'pre_entrypoint',
 } as const;
 
 /** Settings of the operator; the default is `PLATFORM_LIMITS`. */

@@ -10,6 +10,7 @@ const UNAUTHORIZED: Partial<Record<Security, string>> = {
   management: 'No OIDC token, or an invalid one. An API key is not accepted here.',
   operator: 'No operator credential, or an invalid one.',
   runner: 'No runner credential, or an invalid one.',
+  gateway: 'No gateway credential, or an invalid one.',
 };
 
 /** Errors of the control plane's HTTP layer, before an operation's handler. */
@@ -49,7 +50,7 @@ export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   const unauthorized = UNAUTHORIZED[operation.security];
   if (unauthorized !== undefined) add(401, unauthorized);
   for (const [status, text] of Object.entries(operation.errors)) add(Number(status) as ErrorStatus, text);
-  // The toolbox is served by the gateway.
+  // Those of a gateway name all of theirs.
   if (operation.server === undefined)
     for (const [status, text] of genericErrors(operation)) add(status, text);
   add(500, 'An internal error.');

@@ -7,7 +7,7 @@ import type { ErrorStatus } from './errors.ts';
  * `management`: a user's OIDC token. `operator`: its token. `runner`: the credential of one runner.
  * `public`: none.
  */
-export type Security = 'workload' | 'sandbox' | 'management' | 'public' | 'operator' | 'runner';
+export type Security = 'workload' | 'sandbox' | 'management' | 'public' | 'operator' | 'runner' | 'gateway';
 
 export interface OperationResponse {
   description: string;
@@ -36,8 +36,11 @@ export const UPLOAD_LIMITS: Required<UploadLimits> = {
 };
 
 export interface Operation {
-  /** Who serves it: the control plane when absent; `toolbox`, the gateway, below `{toolbox_proxy_url}/{vm_id}`. */
-  server?: 'toolbox';
+  /**
+   * Who serves it: the control plane when absent; `toolbox`: a gateway, below `{toolbox_proxy_url}/{vm_id}`; `gateway`: a gateway,
+   * to which the control plane passes requests on.
+   */
+  server?: 'toolbox' | 'gateway';
   method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   /** With parameters as `:name`, below the base URL. */
   path: string;

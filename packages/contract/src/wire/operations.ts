@@ -5,18 +5,26 @@
  */
 import { creditsOperations, creditsResource } from './credits-operations.ts';
 import { endpointOperations, endpointResource } from './endpoint.ts';
+import { functionInvokeOperations, functionInvokeResource } from './function-invoke-operations.ts';
+import { functionOperations, functionResource } from './function-operations.ts';
 import { imageOperations, imageResource } from './image-operations.ts';
+import { invocationLogOperations, invocationLogResource } from './invocation-log.ts';
+import { invocationOperations, invocationResource } from './invocation-operations.ts';
 import { jobOperations, jobResource } from './job-operations.ts';
 import { managementOperations, managementResource } from './management-operations.ts';
+import { objectStoreMountOperations, objectStoreMountResource } from './object-store-mount.ts';
+import { objectStoreOperations, objectStoreResource } from './object-store.ts';
 import type { Operation } from './operation.ts';
 import { regionOperations, regionResource } from './region-operations.ts';
 import type { ApiResource } from './resource.ts';
 import { sandboxOperations, sandboxResource } from './sandbox-operations.ts';
+import { scheduleOperations, scheduleResource } from './schedule.ts';
 import { secretOperations, secretResource } from './secret-operations.ts';
 import { serviceOperations, serviceResource } from './service-operations.ts';
 import { snapshotOperations, snapshotResource } from './snapshot-operations.ts';
 import { toolboxResource } from './toolbox.ts';
 import { usageOperations, usageResource } from './usage.ts';
+import { volumeOperations, volumeResource } from './volume-operations.ts';
 
 /** The operations of the control plane. A new resource gets its line here and in `resources`. */
 export const operations = {
@@ -24,16 +32,22 @@ export const operations = {
   ...endpointOperations,
   ...snapshotOperations,
   ...imageOperations,
+  ...functionOperations,
+  ...functionInvokeOperations,
+  ...invocationLogOperations,
+  ...invocationOperations,
+  ...scheduleOperations,
   ...jobOperations,
   ...usageOperations,
   ...secretOperations,
+  ...volumeOperations,
+  ...objectStoreOperations,
+  ...objectStoreMountOperations,
   ...regionOperations,
   ...managementOperations,
   ...creditsOperations,
   ...serviceOperations,
 } as const;
-
-export type OperationId = keyof typeof operations;
 
 /** All resources, in the order of the documents. */
 export const resources: readonly ApiResource[] = [
@@ -41,10 +55,18 @@ export const resources: readonly ApiResource[] = [
   endpointResource,
   snapshotResource,
   imageResource,
+  functionResource,
+  functionInvokeResource,
+  invocationLogResource,
+  invocationResource,
+  scheduleResource,
   toolboxResource,
   jobResource,
   usageResource,
   secretResource,
+  volumeResource,
+  objectStoreResource,
+  objectStoreMountResource,
   regionResource,
   managementResource,
   creditsResource,

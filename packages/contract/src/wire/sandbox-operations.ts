@@ -11,6 +11,8 @@ import {
   SandboxCreateResponse,
   SandboxDeleteResponse,
   SandboxGetQuery,
+  SandboxLease,
+  SandboxLeaseRequest,
   SandboxLifecycleResponse,
   SandboxList,
   SandboxParams,
@@ -68,9 +70,9 @@ export const sandboxOperations = {
         'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class; a full snapshot ' +
         'outside its home region, or sizes that differ from those of the snapshot.',
       402: 'The organization is out of credits.',
-      404: 'The snapshot named as image does not exist.',
+      404: 'The snapshot named as image, a volume or an object store does not exist.',
       409:
-        'The image, snapshot, volume or object store is not ready; the machine that has the snapshot has not been heard ' +
+        'The image, snapshot, volume or object store is not ready, or the credentials of the store were deleted; the machine that has the snapshot has not been heard ' +
         'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
       429:
         'The create queue is full, or more requests were sent than one API key or one organization may ' +
@@ -187,6 +189,23 @@ export const sandboxOperations = {
       409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; another fork of it is being captured; ${noHost}.`,
     },
   },
+  leaseSandbox: {
+    method: 'PUT',
+    path: '/vms/:id/lease',
+    tag: 'Sandboxes',
+    summary: 'Renew or end the lease of a sandbox',
+    description:
+      'A sandbox with a lease is deleted when it expires, with that reason in `error`. Renew it after a third of its time: an outage ' +
+      'must not be longer than the rest. A service that was away deletes none in its first minute. Forks have no lease.',
+    security: 'workload',
+    params: SandboxParams,
+    body: SandboxLeaseRequest,
+    success: { status: 200, response: { description: 'Set.', schema: SandboxLease } },
+    errors: {
+      400: 'lease_s is not valid.',
+      404: `${unknownSandbox} Or it was deleted.`,
+    },
+  },
   getConsoleLog: { ...log('The log.'), path: '/vms/:id/logs', summary: 'Read the console log' },
   getEntrypointLog: {
     ...log('The output.'),
@@ -229,6 +248,8 @@ export const sandboxResource = {
     SandboxChanging: SandboxLifecycleResponse,
     SandboxFork: SandboxForkRequest,
     SandboxForked: SandboxForkResponse,
+    SandboxLeaseChange: SandboxLeaseRequest,
+    SandboxLease,
     EgressDenialList,
   },
 } as const satisfies ApiResource;

@@ -54,6 +54,9 @@ export const EgressPolicy = Type.Object(
   { description: 'Network destinations that the sandbox may reach. Immutable.' },
 );
 
+const LeaseSeconds = (description: string) =>
+  Type.Integer({ minimum: BOUNDS.leaseSecondsMin, maximum: BOUNDS.leaseSecondsMax, description });
+
 export const SandboxCreateRequest = Type.Object({
   image: ImageInput,
   name: Type.Optional(
@@ -131,8 +134,26 @@ export const SandboxCreateRequest = Type.Object({
   cpu_type: Type.Optional(Type.String({ description: 'Slug of the minimum CPU tier.' })),
   network_class: Type.Optional(Type.String({ description: 'Slug of the minimum network class.' })),
   disk_class: Type.Optional(Type.String({ description: 'Slug of the minimum disk class.' })),
+  lease_s: Type.Optional(
+    LeaseSeconds(
+      'The sandbox is deleted after so many seconds unless `PUT /vms/:id/lease` renews its lease: for clients that delete it ' +
+        'themselves unless they are killed. Default: no lease.',
+    ),
+  ),
 });
 export type SandboxCreateRequest = Static<typeof SandboxCreateRequest>;
+
+export const SandboxLeaseRequest = Type.Object({
+  lease_s: Type.Union([LeaseSeconds('Seconds from now.'), Type.Null()], {
+    description: 'Null: the sandbox is kept until it is deleted.',
+  }),
+});
+
+export const SandboxLease = Type.Object({
+  vm_id: Type.String(),
+  lease_expires_at: Type.Union([Type.String({ format: 'date-time' }), Type.Null()]),
+});
+export type SandboxLease = Static<typeof SandboxLease>;
 
 export const SandboxCreateResponse = Type.Object({
   vm_id: Type.String(),

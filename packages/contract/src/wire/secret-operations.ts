@@ -1,6 +1,7 @@
 /** Operations on secrets and registry credentials. */
-import { Type, type TSchema } from 'typebox';
+import { Type } from 'typebox';
 import { ProjectParams } from './management.ts';
+import { ofProject } from './project-mirror.ts';
 import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
 import type { ApiResource } from './resource.ts';
 import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
@@ -130,25 +131,6 @@ const workloadOperations = {
     errors: { 400: badHost },
   },
 } as const;
-
-const unknownProject = 'There is no such project, or the caller is not a member of its organization.';
-
-/** The same on the management plane, for any member of the project's organization. */
-function ofProject<
-  O extends { method: string; path: string; errors: Record<number, string>; params?: TSchema },
-  P extends TSchema,
->(operation: O, params: P) {
-  const { errors } = operation;
-  const missing = 404 in errors ? `${unknownProject} Or: ${errors[404]}` : unknownProject;
-  return {
-    ...(operation as Omit<O, 'path' | 'security' | 'params' | 'errors' | 'description'>),
-    path: `/projects/:id${operation.path}`,
-    description: `As \`${operation.method} ${operation.path}\` with an API key.${operation.method === 'GET' ? '' : ' The audit log tells of it.'}`,
-    security: 'management' as const,
-    params,
-    errors: { ...errors, 404: missing },
-  };
-}
 
 const {
   putSecret,

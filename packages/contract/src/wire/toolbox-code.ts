@@ -69,6 +69,12 @@ export const toolboxCodeOperations = {
           truncated: Type.Optional(
             Type.Boolean({ description: 'The output was longer than 8 MiB: this is its end.' }),
           ),
+          artifacts: Type.Optional(
+            Type.Object(
+              { charts: Type.Array(Type.Record(Type.String(), Type.Unknown())) },
+              { description: 'Figures that Python code has shown with matplotlib. Absent without any.' },
+            ),
+          ),
         }),
       },
     },

@@ -1,6 +1,6 @@
 /** The SQL of artifacts and their locations. */
 import { statement } from '@releap/database';
-import { IS_MADE } from '../images/resolve-root.ts';
+import { IS_MADE } from '../images/built-root.ts';
 
 /** A location whose assignment has changed. */
 export interface LocationChange {
@@ -41,19 +41,27 @@ export const GENERATIONS = statement<{ id: string; runner_id: string; generation
     where held and runner_id = any($1::uuid[]) and id > $2 order by id limit $3`,
 );
 
-/** Disk snapshots without an artifact; each is on the host that took it. $1 snapshots; null: any */
-export const REGISTER_SNAPSHOTS = statement(
-  'artifacts-register-snapshots',
-  `with made as (
+/** Longer than the time between two passes over what has changed, and than any transaction. */
+const CHANGED = `s.updated_at > now() - interval '10 minutes'`;
+
+/** Snapshots without an artifact that may have one; each is on the host that took it. */
+const registerSnapshots = (name: string, which: string) =>
+  statement(
+    name,
+    `with made as (
      insert into artifacts (id, project_id, kind)
      select s.id, s.project_id, 'snapshot' from snapshots s
-      where s.status = 'ready' and s.kind = 'disk' and s.held and ($1::uuid[] is null or s.id = any($1::uuid[]))
+      where s.status = 'ready' and (s.kind = 'disk' or s.owner_service is not null) and s.held and ${which}
         and not exists (select 1 from artifacts a where a.id = s.id) limit 500
      on conflict (id) do nothing returning id
    )
    insert into artifact_locations (id, artifact_id, runner_id, desired, status, held)
    select gen_random_uuid(), s.id, s.runner_id, 'present', 'present', false from made m join snapshots s on s.id = m.id`,
-);
+  );
+/** $1 snapshots */
+export const REGISTER_SNAPSHOTS = registerSnapshots('artifacts-register-snapshots', 's.id = any($1::uuid[])');
+export const REGISTER_CHANGED_SNAPSHOTS = registerSnapshots('artifacts-register-changed', CHANGED);
+export const REGISTER_ALL_SNAPSHOTS = registerSnapshots('artifacts-register-all', 'true');
 
 /** Images that only the host that built them has, which must not remove them. */
 export const REGISTER_IMAGES = statement<LocationChange>(
@@ -188,12 +196,22 @@ export const WANT = statement(
 
 const NEEDED = `case kind when 'snapshot' then exists (select 1 from snapshots s where s.id = a.id and s.status = 'ready')
   else exists (select 1 from images i where i.project_id = a.project_id and i.manifest_name = a.digest)
+    or exists (select 1 from function_versions v join functions f on f.id = v.function_id
+                where v.root ->> 'digest' = a.digest and v.project_id = a.project_id and v.version >= coalesce(f.current_version, 0))
     or exists (select 1 from sandboxes s where s.held and s.spec -> 'root' ->> 'digest' = a.digest and s.project_id = a.project_id)
     or exists (select 1 from snapshots s where s.held and s.spec -> 'root' ->> 'digest' = a.digest and s.project_id = a.project_id) end`;
-export const MARK_UNNEEDED = statement(
-  'artifacts-mark-unneeded',
-  `update artifacts a set unneeded_since = case when ${NEEDED} then null else coalesce(unneeded_since, now()) end
-    where (unneeded_since is null) <> (${NEEDED})`,
+const markUnneeded = (name: string, which: string) =>
+  statement(
+    name,
+    `update artifacts a set unneeded_since = case when ${NEEDED} then null else coalesce(unneeded_since, now()) end
+      where ${which} and (unneeded_since is null) <> (${NEEDED})`,
+  );
+export const MARK_ALL = markUnneeded('artifacts-mark-all', 'true');
+/** Those of snapshots that have changed, and those that are marked. */
+export const MARK_CHANGED = markUnneeded(
+  'artifacts-mark-changed',
+  `a.id in (select s.id from snapshots s where ${CHANGED}
+            union all select m.id from artifacts m where m.unneeded_since is not null)`,
 );
 /** Unneeded artifacts: snapshots at once, images after a while. $1 milliseconds, $2 rows */
 export const UNNEEDED = statement<{ id: string }>(
@@ -209,15 +227,15 @@ export const REMOVE_LOCATIONS = statement<LocationChange>(
    update artifact_locations l set desired = 'deleted', held = true, generation = generation + 1, updated_at = now()
     where l.artifact_id = any($1::uuid[]) and l.desired <> 'deleted' and l.held returning ${CHANGE}`,
 );
-/**
- * Locations that no host will report: of a snapshot on the host that took it, which removes the snapshot itself; on
- * forgotten hosts.
- */
+/** Locations that no host will report, of snapshots on the host that took them: it removes the snapshot itself. $1 artifacts */
+export const FORGET_OWN_LOCATIONS = statement(
+  'artifacts-forget-own-locations',
+  'delete from artifact_locations where not held and artifact_id = any($1::uuid[])',
+);
+/** Locations on forgotten hosts. Reads none when no host is forgotten. */
 export const FORGET_LOCATIONS = statement(
   'artifacts-forget-locations',
-  `delete from artifact_locations l using artifacts a, runners r
-    where a.id = l.artifact_id and r.id = l.runner_id
-      and (r.forgotten_at is not null or (not l.held and a.id = any($1::uuid[])))`,
+  'delete from artifact_locations l using runners r where r.id = l.runner_id and r.forgotten_at is not null',
 );
 /** $1 artifacts */
 export const REMOVE_ARTIFACTS = statement(

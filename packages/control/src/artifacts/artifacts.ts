@@ -7,9 +7,13 @@ import type { LocationChange } from './artifact-statements.ts';
 export interface Artifacts {
   /** Registers new images and starts uploads. Safe to repeat, and to run twice at once, as `collect` is. */
   sweep(): Promise<void>;
-  /** Registers snapshots that an event has missed, and removes artifacts that no row needs. Reads all artifacts. */
-  collect(): Promise<void>;
-  /** These disk snapshots are ready. */
+  /**
+   * Registers snapshots that an event has missed, and removes artifacts that no row needs.
+   * @param which `changed`: of snapshots that have changed lately. `all` reads every artifact: it also finds images that nothing
+   *   needs any more, and what was missed while no server ran
+   */
+  collect(which: 'changed' | 'all'): Promise<void>;
+  /** These snapshots are ready, of disks or the service's own. */
   registerSnapshots(ids: readonly string[]): Promise<void>;
   /**
    * These sandboxes were placed: their hosts fetch what they need. Inside the caller's transaction; pass the result to
@@ -51,11 +55,12 @@ export function createArtifacts({ database, storeAll, onChanged, log }: Artifact
   }
 
   async function removeUnneeded(): Promise<void> {
-    await queryAll(pool, sql.MARK_UNNEEDED);
     const ids = (await queryAll(pool, sql.UNNEEDED, [IMAGE_GRACE_MS, BATCH])).map(({ id }) => id);
     if (ids.length > 0) announce(await queryAll(pool, sql.REMOVE_LOCATIONS, [ids]));
-    await queryAll(pool, sql.FORGET_LOCATIONS, [ids]);
-    if (ids.length > 0) await queryAll(pool, sql.REMOVE_ARTIFACTS, [ids]);
+    await queryAll(pool, sql.FORGET_LOCATIONS);
+    if (ids.length === 0) return;
+    await queryAll(pool, sql.FORGET_OWN_LOCATIONS, [ids]);
+    await queryAll(pool, sql.REMOVE_ARTIFACTS, [ids]);
   }
 
   async function registerSnapshots(ids: readonly string[]): Promise<void> {
@@ -75,8 +80,10 @@ export function createArtifacts({ database, storeAll, onChanged, log }: Artifact
       announce(await queryAll(pool, sql.REGISTER_IMAGES));
       await startUploads();
     },
-    async collect() {
-      await queryAll(pool, sql.REGISTER_SNAPSHOTS, [null]);
+    async collect(which) {
+      const isAll = which === 'all';
+      await queryAll(pool, isAll ? sql.REGISTER_ALL_SNAPSHOTS : sql.REGISTER_CHANGED_SNAPSHOTS);
+      await queryAll(pool, isAll ? sql.MARK_ALL : sql.MARK_CHANGED);
       await removeUnneeded();
     },
     placed: (on, sandboxIds) => queryAll(on, sql.PLACE, [sandboxIds]),

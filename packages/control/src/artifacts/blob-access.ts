@@ -13,13 +13,20 @@ const MAY_READ = statement<{ named: boolean }>(
                and payload -> 'root' -> 'context' ->> 'digest' = $2)
        or exists (
             select 1 from sandboxes where held and runner_id = $1
-               and spec -> 'root' -> 'context' ->> 'digest' = $2) as named`,
+               and spec -> 'root' -> 'context' ->> 'digest' = $2)
+       or exists (
+            select 1 from volume_copies c join volume_blobs b on b.volume_id = c.volume_id
+             where c.runner_id = $1 and c.desired = 'present' and b.digest = $2)
+       or exists (
+            select 1 from volume_copies c join volume_manifests m on m.volume_id = c.volume_id
+             where c.runner_id = $1 and c.desired = 'present' and m.root = $2) as named`,
 );
 
 /** $1 location, $2 runner */
-const UPLOAD = statement<{ project_id: string; scratch_mib: number | null; blobs: number }>(
+const UPLOAD = statement<{ project_id: string; snapshot_mib: number; blobs: number }>(
   'artifact-upload',
-  `select a.project_id, s.scratch_mib, (select count(*) from artifact_uploads u where u.location_id = l.id)::integer as blobs
+  `select a.project_id, coalesce(s.scratch_mib, 0) * 2::double precision + coalesce(s.mem_mib, 0) as snapshot_mib,
+          (select count(*) from artifact_uploads u where u.location_id = l.id)::integer as blobs
      from artifact_locations l join artifacts a on a.id = l.artifact_id left join snapshots s on s.id = a.id
     where l.id = $1 and l.runner_id = $2 and l.desired = 'stored'`,
 );
@@ -84,7 +91,7 @@ export function blobAccess({ pool }: Database): BlobAccess {
       return (
         row && {
           projectId: row.project_id,
-          maxBytes: ((row.scratch_mib ?? 0) * 2 + ROOT_MAX_MIB) * MIB,
+          maxBytes: (row.snapshot_mib + ROOT_MAX_MIB) * MIB,
           blobs: row.blobs,
         }
       );

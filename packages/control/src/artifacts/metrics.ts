@@ -1,7 +1,7 @@
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
-import { Gauge, type Registry } from 'prom-client';
-import { cachedSource } from '../metrics/scraped.ts';
+import type { Registry } from 'prom-client';
+import { cachedSource, sourceGauge } from '../metrics/scraped.ts';
 
 interface StoreRow {
   blobs: number;
@@ -27,20 +27,8 @@ const STORE = statement<StoreRow>(
 
 export function storeMetrics(registry: Registry, { pool }: Database, log: Logger): void {
   const source = cachedSource(log, () => queryOne(pool, STORE));
-  const add = (name: string, help: string, read: (row: StoreRow) => number): void => {
-    registry.registerMetric(
-      new Gauge({
-        name,
-        help,
-        registers: [],
-        async collect() {
-          this.reset();
-          const row = await source();
-          if (row !== undefined) this.set(read(row));
-        },
-      }),
-    );
-  };
+  const add = (name: string, help: string, read: (row: StoreRow) => number): void =>
+    sourceGauge(registry, source, name, help, read);
   add('releap_store_blobs', 'Blobs in the store of the deployment', ({ blobs }) => blobs);
   add('releap_store_bytes', 'Bytes of the blobs in the store of the deployment', ({ bytes }) => bytes);
   add('releap_artifact_uploads', 'Artifacts that hosts are to upload', ({ uploads }) => uploads);

@@ -1,5 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
+import { createVolumeUploads } from '../volumes/uploads.ts';
 import { blobAccess } from './blob-access.ts';
 import { collectBlobGarbage } from './blob-garbage.ts';
 import { storeMetrics } from './metrics.ts';
@@ -13,8 +14,12 @@ const COLLECT_MS = 60_000;
 export function artifactsModule(context: ControlContext): Module {
   const { artifacts, blobs, database, events, limits, log } = context;
   const access = blobAccess(database);
+  const volumes = createVolumeUploads(database);
   events.on('snapshots-changed', (rows) => {
-    const ready = rows.filter(({ kind, status }) => kind === 'disk' && status === 'ready');
+    const ready = rows.filter(
+      ({ kind, owner_service: service, status }) =>
+        (kind === 'disk' || service !== null) && status === 'ready',
+    );
     if (ready.length === 0) return;
     artifacts
       .registerSnapshots(ready.map(({ id }) => id))
@@ -22,7 +27,7 @@ export function artifactsModule(context: ControlContext): Module {
   });
   return {
     name: 'artifacts',
-    routes: (planes) => blobRoutes(planes, { blobs, access, want: (id) => artifacts.want(id) }),
+    routes: (planes) => blobRoutes(planes, { blobs, access, volumes, want: (id) => artifacts.want(id) }),
     kinds: [createArtifactKind({ database, onChanged: (changes) => artifacts.announce(changes), log })],
     metrics: (registry) => storeMetrics(registry, database, log),
     tasks: [
@@ -32,7 +37,13 @@ export function artifactsModule(context: ControlContext): Module {
         leased: true,
         run: () => artifacts.sweep(),
       },
-      { name: 'artifact-garbage', everyMs: COLLECT_MS, leased: true, run: () => artifacts.collect() },
+      {
+        name: 'artifact-garbage',
+        everyMs: COLLECT_MS,
+        leased: true,
+        run: () => artifacts.collect('changed'),
+      },
+      { name: 'artifact-audit', everyMs: HOUR_MS, leased: true, run: () => artifacts.collect('all') },
       {
         name: 'blob-garbage',
         everyMs: HOUR_MS,

@@ -2,12 +2,12 @@
 import type { ArtifactAssignment, ArtifactReport } from '@releap/contract/runner';
 import { queryAll, queryOne, type Database } from '@releap/database';
 import type { Logger } from 'pino';
-import { ASSIGNMENT_PAGE_ROWS, type ReconciledKind } from '../runners/kind.ts';
+import { assignedRows } from '../runners/assigned-rows.ts';
+import type { ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
 import * as sql from './artifact-statements.ts';
 import type { AssignedLocation, LocationChange } from './artifact-statements.ts';
 
-const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
 /** Pause before the second attempt of an upload; it doubles with each further one. */
 const RETRY_MS = 5_000;
 
@@ -67,23 +67,7 @@ export function createArtifactKind({ database, onChanged, log }: ArtifactKindOpt
 
   return {
     kind: 'artifact',
-
-    async *assignments(runnerId) {
-      for (let after = LOWEST_ID; ; ) {
-        const page = await queryAll(pool, sql.PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
-        yield page.map(toAssignment);
-        const last = page.at(-1);
-        if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
-        after = last.id;
-      }
-    },
-
-    async assignmentsById(runnerId, ids) {
-      return (await queryAll(pool, sql.BY_ID, [ids, runnerId])).map(toAssignment);
-    },
-
-    generations: (runnerIds, afterId, limit) => queryAll(pool, sql.GENERATIONS, [runnerIds, afterId, limit]),
-
+    ...assignedRows(pool, { page: sql.PAGE, byId: sql.BY_ID, generations: sql.GENERATIONS, toAssignment }),
     async observe(runnerId, reports) {
       for (const report of reports as readonly ArtifactReport[]) await observe(runnerId, report);
     },

@@ -10,21 +10,30 @@ import {
 } from '@releap/contract';
 import type { Planes } from '../http/planes.ts';
 import type { BlobAccess, Upload } from './blob-access.ts';
+import type { VolumeUploads } from '../volumes/uploads.ts';
 import type { BlobStore } from './blob-store.ts';
 
 export interface BlobRoutes {
   blobs: BlobStore;
   access: BlobAccess;
+  volumes: Pick<VolumeUploads, 'upload' | 'uploaded'>;
   /** A runner waits for this artifact to be in the store. */
   want: (artifactId: string) => Promise<void>;
 }
 
-export function blobRoutes({ runner: plane }: Planes, { blobs, access, want }: BlobRoutes): void {
+export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, want }: BlobRoutes): void {
   const uploadOf = async (runnerId: string, locationId: string): Promise<Upload> => {
     const upload = await access.upload(runnerId, locationId);
     if (upload === undefined)
       throw notFound(`this runner is not to store an artifact at the location ${locationId}`);
     return upload;
+  };
+
+  const checkedUpload = async (runnerId: string, locationId: string): Promise<Upload> => {
+    const allowed = await uploadOf(runnerId, locationId);
+    if (allowed.blobs >= 2 * ARTIFACT_PARTS_MAX)
+      throw new ApiError(409, `more than ${2 * ARTIFACT_PARTS_MAX} blobs were uploaded for one artifact`);
+    return allowed;
   };
 
   plane.operation(internalOperations.getBlob, async ({ params: { digest }, runner, reply, abortSignal }) => {
@@ -40,13 +49,18 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, want }: B
 
   plane.operation(
     internalOperations.putBlob,
-    async ({ params: { digest }, query: { location }, runner, upload, abortSignal }) => {
-      const allowed = await uploadOf(runner.runnerId, location);
+    async ({ params: { digest }, query: { location, volume }, runner, upload, abortSignal }) => {
+      if ((location === undefined) === (volume === undefined))
+        throw badRequest('name a location or a volume, and not both');
+      const { runnerId } = runner;
+      const { maxBytes } =
+        volume === undefined
+          ? await checkedUpload(runnerId, location ?? '')
+          : await volumes.upload(runnerId, volume);
       if (upload?.kind !== 'raw') throw badRequest('the body must be application/octet-stream');
-      if (allowed.blobs >= 2 * ARTIFACT_PARTS_MAX)
-        throw new ApiError(409, `more than ${2 * ARTIFACT_PARTS_MAX} blobs were uploaded for one artifact`);
-      await blobs.put(upload.stream, { digest, maxBytes: allowed.maxBytes, signal: abortSignal() });
-      await access.uploaded(location, digest);
+      await blobs.put(upload.stream, { digest, maxBytes, signal: abortSignal() });
+      if (volume === undefined) await access.uploaded(location ?? '', digest);
+      else await volumes.uploaded(runnerId, volume, digest);
     },
   );
 

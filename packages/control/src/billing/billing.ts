@@ -6,13 +6,17 @@ import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import { createBurstMeter } from './burst.ts';
 import { chargeMeters, type ParkedMeter } from './charge-meters.ts';
 import { createClockSteps } from './clock-steps.ts';
+import { chargeFunctions } from './function-charges.ts';
 import { createCreditCheck } from './credit-check.ts';
 import { enforceOverdraft } from './overdraft.ts';
 import { organizationsCrossing } from './unbilled.ts';
+import type { Prices } from './prices.ts';
 import { effectivePrices, type BillingSettings } from './settings.ts';
 
 export interface Billing {
   readonly settings: BillingSettings;
+  /** The prices in force: all 0 while nothing is charged. */
+  readonly prices: Prices;
   /** Call it before anything that costs. @throws 402 when credits are enforced and this organization has none left */
   requireCredits(orgId: string): Promise<void>;
   /** CPU counters that a runner has reported. */
@@ -63,7 +67,13 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
     await clock.look();
     const { orgs, parked } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
     warn(parked);
-    for (const id of [...orgs, ...(await bursts.charge(prices))]) owing.add(id);
+    const functions = await chargeFunctions(database.pool);
+    for (const { functionId, reason } of functions.parked)
+      log.error(
+        { function: functionId, reason },
+        'the invocations of a function could not be charged and are parked for an hour',
+      );
+    for (const id of [...orgs, ...functions.orgs, ...(await bursts.charge(prices))]) owing.add(id);
     await enforce();
     if (performance.now() < forgetAt) return;
     forgetAt = performance.now() + FORGET_MS;
@@ -74,6 +84,7 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
 
   return {
     settings,
+    prices,
     requireCredits: (orgId) => check.require(orgId),
     readings: (runnerId, readings) => bursts.take(runnerId, readings),
     changed: (orgId) => check.charged([orgId]),

@@ -25,24 +25,8 @@ const PERCENT = 100n;
 /** Units per nano-credit in which a meter counts. */
 export const METER_SCALE = MICROS * SIZE * PICO_IN_NANO * PERCENT;
 
-export interface MeteredSize {
-  millicores: number;
-  memMib: number;
-  gpus: number;
-  spot: boolean;
-}
-
-/** Cost of a microsecond of this sandbox, in those units. The statement below computes the same. */
-export function meterRate(size: MeteredSize, prices: Prices): bigint {
-  const full =
-    BigInt(size.millicores) * 1024n * prices.cpuSecond +
-    BigInt(size.memMib) * 1000n * prices.memGibSecond +
-    BigInt(size.gpus) * SIZE * prices.gpuSecond;
-  return full * BigInt(size.spot ? 100 - prices.spotDiscountPercent : 100);
-}
-
 /** Meters per statement: their rows are locked while it runs, and the stop of a sandbox waits for it. */
-export const METER_BATCH = 2_000;
+const METER_BATCH = 2_000;
 /** How long a meter that cannot be charged is parked, in seconds. */
 const PARKED_SECONDS = 3_600;
 
@@ -73,7 +57,7 @@ const DUE = `select id from (
  * milliseconds; $6 batch; $7 the present time, or null; $8 the meters' ids. A running meter is charged up to
  * the last heartbeat of its host: should the host be lost, no time after that was charged.
  */
-function charge(name: string, meters: string): Statement<Row> {
+function charge(name: string, meters: string, lock = 'skip locked'): Statement<Row> {
   return statement<Row>(
     name,
     `with due as (
@@ -84,7 +68,7 @@ function charge(name: string, meters: string): Statement<Row> {
    where m.id = any(array(${meters}))
      and (m.closed_at is not null or least(${CLOCK}, r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond')
    order by m.metered_until limit $6
-     for update of m skip locked
+     for update of m ${lock}
 ), priced as (
   select *, greatest(0, trunc(extract(epoch from until - since) * 1000000)) * rate + carry as parts from due
 ), moved as (
@@ -110,7 +94,8 @@ select (select count(*)::integer from moved) + (select count(*)::integer from en
 }
 
 const CHARGE_DUE = charge('charge-meters', DUE);
-const CHARGE_ONE = charge('charge-meter', 'select $8::bigint');
+/** Waits: the batch that has just failed may still hold its locks, because its error is sent before it is rolled back. */
+const CHARGE_ONE = charge('charge-meter', 'select $8::bigint', '');
 /** All running meters of these organizations. */
 const OF_ORGS = `select m.id from sandbox_meters m where m.org_id = any($8::uuid[]) and ${NOT_PARKED}
     and (m.closed_at is not null or m.metered_until < ${CLOCK} - $5 * interval '1 millisecond')

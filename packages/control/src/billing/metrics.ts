@@ -10,9 +10,10 @@ interface Meters {
 
 const METERS = statement<Meters>(
   'metrics-meters',
-  `select greatest(0, coalesce(extract(epoch from now() - min(metered_until)), 0))::double precision as lag,
+  `select greatest(0, coalesce(extract(epoch from now() - min(uncharged)), 0))::double precision as lag,
           (count(*) filter (where parked_until > now()))::integer as parked
-     from sandbox_meters`,
+     from (select metered_until as uncharged, parked_until from sandbox_meters
+           union all select since, parked_until from function_meters where since is not null) m`,
 );
 
 export function billingMetrics(registry: Registry, database: Database, log: Logger): void {

@@ -1,5 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
+import { endFunctionMeters } from './function-charges.ts';
 import { billingMetrics } from './metrics.ts';
 import { creditOperatorRoutes } from './operator-routes.ts';
 import { creditRoutes } from './routes.ts';
@@ -21,6 +22,17 @@ export function billingModule(context: ControlContext): Module {
         everyMs: billing.settings.checkMs,
         leased: true,
         run: () => billing.enforceLimits(),
+      },
+    ],
+    teardown: [
+      {
+        name: 'function-meters',
+        // Before the functions are erased: the entry names them.
+        phase: 'stop',
+        async run(projectId) {
+          await endFunctionMeters(context.database.pool, projectId);
+          return 0;
+        },
       },
     ],
   };

@@ -55,8 +55,10 @@ export async function enforceOverdraft(
           rows.map(({ id, project_id }) => ({ id, project_id, error })),
         );
         if (changed.length > 0) {
-          const ids = changed.map((row) => row.id);
-          await queryAll(client, WRITE, [org.org_id, ids, changed.map((row) => row.region), error]);
+          // The ledger names what tenants know: not the sandboxes that a service owns.
+          const shown = changed.filter((row) => row.owner_kind === 'project');
+          const ids = shown.map((row) => row.id);
+          await queryAll(client, WRITE, [org.org_id, ids, shown.map((row) => row.region), error]);
         }
         return { found: rows.length, moved: changed };
       });

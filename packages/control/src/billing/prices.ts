@@ -10,8 +10,10 @@ export interface Prices {
   burstCpuSecond: bigint;
   /** A dedicated GPU for a second. */
   gpuSecond: bigint;
-  /** A millisecond of a function's invocation. */
-  functionMs: bigint;
+  /** A second of an invocation, for each vCPU of the function. */
+  functionCpuSecond: bigint;
+  /** A second of an invocation, for each GiB of memory of the function. */
+  functionMemGibSecond: bigint;
   /** Discount on the guarantees of the spot tier, in percent: 0 to 100. */
   spotDiscountPercent: number;
 }
@@ -22,7 +24,8 @@ export const PRICE_DEFAULTS = {
   memGibSecond: '0.0000045',
   burstCpuSecond: '0.000014',
   gpuSecond: '0.0006',
-  functionMs: '0.00000002',
+  functionCpuSecond: '0.000017',
+  functionMemGibSecond: '0.000006',
   spotDiscountPercent: 60,
 } as const;
 
@@ -38,7 +41,8 @@ export const DEFAULT_PRICES: Prices = {
   memGibSecond: price(PRICE_DEFAULTS.memGibSecond),
   burstCpuSecond: price(PRICE_DEFAULTS.burstCpuSecond),
   gpuSecond: price(PRICE_DEFAULTS.gpuSecond),
-  functionMs: price(PRICE_DEFAULTS.functionMs),
+  functionCpuSecond: price(PRICE_DEFAULTS.functionCpuSecond),
+  functionMemGibSecond: price(PRICE_DEFAULTS.functionMemGibSecond),
   spotDiscountPercent: PRICE_DEFAULTS.spotDiscountPercent,
 };
 
@@ -47,6 +51,7 @@ export const FREE: Prices = {
   memGibSecond: 0n,
   burstCpuSecond: 0n,
   gpuSecond: 0n,
-  functionMs: 0n,
+  functionCpuSecond: 0n,
+  functionMemGibSecond: 0n,
   spotDiscountPercent: 0,
 };

@@ -9,7 +9,9 @@ import {
   isImageName,
   parseImageSource,
   quote,
+  resolveResources,
   type CompatSnapshotCreate,
+  type PlatformLimits,
 } from '@releap/contract';
 import { queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { Principal } from '../auth/authenticator.ts';
@@ -19,7 +21,7 @@ import { putImage, type NewImage } from '../images/images.ts';
 import { dockerfileRoot } from '../images/resolve-root.ts';
 import type { Regions } from '../regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
-import { toRegion } from './create.ts';
+import { toRegion } from './create-request.ts';
 import { notSupported } from './errors.ts';
 import { checkContext, fromAlone } from './source.ts';
 
@@ -28,6 +30,7 @@ export interface CompatSnapshotContext {
   regions: Regions;
   scheduler: Scheduler;
   builds: BuildQueue;
+  platform: PlatformLimits;
 }
 
 /** Creates of one name wait for each other. $1 project and name */
@@ -49,12 +52,14 @@ const INSERT = statement(
 
 /** @returns its id. @throws 400, 409 when the name is taken, 501 */
 export async function createSnapshot(
-  { database, regions, scheduler, builds }: CompatSnapshotContext,
+  { database, regions, scheduler, builds, platform }: CompatSnapshotContext,
   principal: Principal,
   body: CompatSnapshotCreate,
 ): Promise<string> {
   if (body.gpu || (body.gpuType ?? []).length > 0)
     throw notSupported('snapshot create with GPUs', ': leave out gpu and gpuType');
+  // No sandbox could start with more cores.
+  if (body.cpu) resolveResources({ mode: 'dedicated', cpu: body.cpu }, platform);
   const { projectId } = principal;
   const source = sourceOf(projectId, body);
   const region = await regions.resolve(

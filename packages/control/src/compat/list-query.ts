@@ -54,7 +54,7 @@ export function parseListQuery(raw: Raw): ListQuery {
   return {
     sort,
     order,
-    limit: clampLimit(number(raw, 'limit') ?? undefined),
+    limit: clampLimit(integer(raw, 'limit')),
     after: cursor === null ? null : readCursor(cursor, sort, order),
     idPrefix: one(raw, 'id')?.toLowerCase() ?? null,
     namePrefix: one(raw, 'name'),
@@ -77,12 +77,19 @@ export function writeCursor({ sort, order }: Pick<ListQuery, 'sort' | 'order'>, 
   return Buffer.from(JSON.stringify([VERSION, sort, order, last.value, last.id])).toString('base64url');
 }
 
-/** A value that PostgreSQL cannot read would be an internal error. */
-const VALUES: Readonly<Record<(typeof SORTS)[SortField]['type'], RegExp>> = {
-  timestamptz: /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?$/,
-  text: /^[^\0]*$/,
-  float8: /^\d{1,12}(?:\.\d{1,12})?$/,
-  integer: /^\d{1,9}$/,
+const TIMESTAMP =
+  /^(?!0000)(\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])) (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?[+-](?:0\d|1[0-4])(?::[0-5]\d)?$/;
+
+/** Whether PostgreSQL can read a value: one that it cannot read would be an internal error. */
+const IS_VALUE: Readonly<Record<(typeof SORTS)[SortField]['type'], (text: string) => boolean>> = {
+  timestamptz(text) {
+    const day = TIMESTAMP.exec(text)?.[1];
+    // JavaScript reads February 30 as March 2.
+    return day !== undefined && new Date(`${day}T00:00Z`).toISOString().startsWith(day);
+  },
+  text: isText,
+  float8: (text) => /^\d{1,12}(?:\.\d{1,12})?$/.test(text),
+  integer: (text) => /^\d{1,9}$/.test(text),
 };
 
 function readCursor(text: string, sort: SortField, order: 'asc' | 'desc'): Position {
@@ -98,8 +105,7 @@ function readCursor(text: string, sort: SortField, order: 'asc' | 'desc'): Posit
   if (!Array.isArray(parts)) throw malformed;
   const [version, field, direction, value, id] = parts as unknown[];
   if (version !== VERSION || field !== sort || direction !== order) throw malformed;
-  if (typeof value !== 'string' || !VALUES[SORTS[sort].type].test(value)) throw malformed;
-  if (SORTS[sort].type === 'timestamptz' && Number.isNaN(Date.parse(value))) throw malformed;
+  if (typeof value !== 'string' || !IS_VALUE[SORTS[sort].type](value)) throw malformed;
   if (typeof id !== 'string' || !isUuid(id)) throw malformed;
   return { value, id };
 }
@@ -114,10 +120,13 @@ function many(raw: Raw, name: string): string[] | null {
     throw badRequest(
       `query parameter ${name} was given ${all.length} times: at most ${MOST_VALUES} are allowed`,
     );
-  for (const text of all)
-    if (text.includes('\0') || !text.isWellFormed())
-      throw badRequest(`query parameter ${name} must be text without NUL characters`);
+  if (!all.every(isText)) throw badRequest(`query parameter ${name} must be text without NUL characters`);
   return all;
+}
+
+/** Whether PostgreSQL can store a value as text. */
+function isText(value: unknown): boolean {
+  return typeof value === 'string' && !value.includes('\0') && value.isWellFormed();
 }
 
 function one(raw: Raw, name: string): string | null {
@@ -133,6 +142,13 @@ function number(raw: Raw, name: string): number | null {
   if (!/^\d{1,12}(?:\.\d{1,12})?$/.test(text))
     throw badRequest(`query parameter ${name} must be a number, but was ${quote(text)}`);
   return Number(text);
+}
+
+function integer(raw: Raw, name: string): number | undefined {
+  const value = number(raw, name) ?? undefined;
+  if (value !== undefined && !Number.isInteger(value))
+    throw badRequest(`query parameter ${name} must be an integer, but was ${quote(value)}`);
+  return value;
 }
 
 function flag(raw: Raw, name: string): boolean | null {
@@ -185,7 +201,9 @@ function labels(raw: Raw): Record<string, string> | null {
   const isObject = typeof value === 'object' && value !== null && !Array.isArray(value);
   if (
     !isObject ||
-    Object.values(value as object).some((label) => typeof label !== 'string' || label.includes('\0'))
+    !Object.entries(value as object)
+      .flat()
+      .every(isText)
   )
     throw badRequest(
       `query parameter labels must be a JSON object with text values, but was ${quote(text.slice(0, BOUNDS.descriptionChars))}`,

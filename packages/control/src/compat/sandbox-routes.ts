@@ -40,7 +40,7 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
     const id = newUuid();
     using watch = changes.watch(id);
     await createSandbox(context, principal, body, id);
-    const row = await hold(id, watch, principal, isStarting, abortSignal);
+    const row = await waitForResult(id, watch, principal, isStarting, abortSignal);
     if (row === undefined) throw sandboxNotFound(id);
     return toSandbox(row, principal.orgId);
   });
@@ -78,7 +78,7 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
     using watch = changes.watch(row.id);
     const event = row.state === 'paused' && row.has_memory ? 'resume' : 'start';
     await changeSandbox(context, event, row.id, principal.projectId);
-    const started = await hold(row.id, watch, principal, isStarting, abortSignal);
+    const started = await waitForResult(row.id, watch, principal, isStarting, abortSignal);
     return toSandbox(started ?? row, principal.orgId);
   });
 
@@ -90,11 +90,17 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
     using watch = changes.watch(row.id);
     if (row.persistent) await changeSandbox(context, 'stop', row.id, principal.projectId);
     else {
-      // Before it ends, so that it is never shown as deleted.
+      // Before the deletion, so that clients never see it as deleted.
       await setStopped(pool, row.id, principal.projectId, true);
       await deleteSandbox(context, row.id, principal.projectId);
     }
-    const stopped = await hold(row.id, watch, principal, (state) => state === 'stopping', abortSignal);
+    const stopped = await waitForResult(
+      row.id,
+      watch,
+      principal,
+      (state) => state === 'stopping',
+      abortSignal,
+    );
     return toSandbox(stopped ?? row, principal.orgId);
   });
 
@@ -114,15 +120,15 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
     return row;
   }
 
-  /** Waits a while until the state is another one: a client that is answered with the result does not poll. */
-  async function hold(
+  /** Waits for a state that is not pending, so that the client needs no poll. Undefined when the sandbox is gone. */
+  async function waitForResult(
     id: string,
     watch: ReturnType<ChangeNotifier['watch']>,
     { projectId }: Principal,
     isPending: (state: CompatSandboxState) => boolean,
     abortSignal: () => AbortSignal,
   ): Promise<DetailRow | undefined> {
-    const until = performance.now() + COMPAT_LIMITS.holdMs;
+    const until = performance.now() + COMPAT_LIMITS.resultMs;
     for (;;) {
       const row = await readSandbox(pool, projectId, { uuid: id, region: null });
       if (row === undefined || !isPending(row.state)) return row;

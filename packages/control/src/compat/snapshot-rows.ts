@@ -1,6 +1,6 @@
 /**
- * Snapshots of the facade: what a create may name. The project's images, built-in ones, and disk snapshots that were captured
- * with the API. Those that the facade has created are images with a row in `compat_snapshots`.
+ * Snapshots of the facade, which creates start from: images of the project, built-in images, and disk snapshots that were
+ * captured with the API. Those that the facade has created are images with a row in `compat_snapshots`.
  */
 import {
   COMPAT_DEFAULTS,
@@ -10,6 +10,7 @@ import {
   type CompatSnapshotState,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Statement } from '@releap/database';
+import { IS_LISTED } from '../images/function-images.ts';
 import { buildInfo } from './sandbox-record.ts';
 
 export interface CompatSnapshotRow {
@@ -49,7 +50,7 @@ const SNAPSHOTS = `(
          i.source ->> 'dockerfile' as dockerfile, coalesce(c.image_name, i.source ->> 'ref') as image_name,
          c.entrypoint, c.cpu, c.memory, c.disk, i.created_at, i.updated_at
     from images i left join compat_snapshots c on c.image_id = i.id left join jobs j on j.id = i.job_id
-   where i.project_id = $1 or (i.project_id is null and not exists (
+   where (i.project_id = $1 and ${IS_LISTED('i')}) or (i.project_id is null and not exists (
            select 1 from images mine where mine.project_id = $1 and mine.name = i.name))
   union all
   select id, 'captured', name, false, case status when 'ready' then 'active' when 'failed' then 'error' else 'pending' end,
@@ -57,7 +58,7 @@ const SNAPSHOTS = `(
          scratch_mib / 1024.0, created_at, updated_at
     from snapshots where project_id = $1 and kind = 'disk' and status <> 'deleted') s`;
 
-/** By id, else by name; of several with the name, that which a create takes. $1 project, $2 id (null: none), $3 name */
+/** By id, else by name; of several with the name, the one that a create takes. $1 project, $2 id (null: none), $3 name */
 const FIND = statement<CompatSnapshotRow>(
   'compat-snapshot-find',
   `select s.* from ${SNAPSHOTS} where s.id = $2 or s.name = $3

@@ -1,4 +1,4 @@
-/** What a sandbox of the facade starts from. */
+/** Resolves the snapshot, image or Dockerfile of a create. */
 import {
   badRequest,
   parseImageReference,
@@ -15,8 +15,8 @@ export interface CompatSource {
   snapshot: string | null;
   /** Cores, GiB, GiB; what is absent has the defaults. */
   size: { cpu?: number; memory?: number; disk?: number };
-  /** Its disk has a size, which a create may only repeat. */
-  hasDisk: boolean;
+  /** Of a disk snapshot, whose size a create may only repeat; null for images. MiB. */
+  diskMib: number | null;
 }
 
 interface Named {
@@ -25,22 +25,23 @@ interface Named {
   cpu: number | null;
   memory: number | null;
   disk: number | null;
+  disk_mib: number | null;
 }
 
 /**
- * What has this name, in the order in which it is found. Of the facade's snapshots also by id, of built-in images only if the
- * project has none of the name. $1 project, $2 name
+ * Snapshots and images of this name; the first one takes precedence. Snapshots of the facade are also found by id. $1 project,
+ * $2 name
  */
 const NAMED = statement<Named>(
   'compat-source-by-name',
-  `select 1 as turn, 'registered' as kind, i.name, c.cpu, c.memory, c.disk
+  `select 1 as turn, 'registered' as kind, i.name, c.cpu, c.memory, c.disk, null as disk_mib
      from compat_snapshots c join images i on i.id = c.image_id
     where c.project_id = $1 and (c.name = $2 or c.image_id::text = lower($2))
    union all
-   select 2, case kind when 'disk' then 'captured' else kind end, name, cpu, null, null
+   select 2, case kind when 'disk' then 'captured' else kind end, name, cpu, mem_mib / 1024.0, null, scratch_mib
      from snapshots where project_id = $1 and name = $2 and status <> 'deleted'
    union all
-   select case when project_id is null then 4 else 3 end, 'image', name, null, null, null
+   select case when project_id is null then 4 else 3 end, 'image', name, null, null, null, null
      from images where name = $2 and (project_id = $1 or project_id is null)
     order by turn`,
 );
@@ -65,7 +66,7 @@ export async function resolveSource(
     const { dockerfileContent: dockerfile } = buildInfo;
     const from = fromAlone(dockerfile);
     if (from === undefined)
-      return { image: { type: 'dockerfile', dockerfile }, snapshot: null, size: {}, hasDisk: false };
+      return { image: { type: 'dockerfile', dockerfile }, snapshot: null, size: {}, diskMib: null };
     return (await byName(database, projectId, from, ['image'])) ?? reference(from);
   }
   const name = body.snapshot || fallback;
@@ -115,12 +116,12 @@ async function byName(
       ...(memory === null ? {} : { memory }),
       ...(disk === null ? {} : { disk }),
     },
-    hasDisk: found.kind === 'captured',
+    diskMib: found.disk_mib,
   };
 }
 
 function reference(ref: string): CompatSource {
-  return { image: { type: 'registry', ref }, snapshot: ref, size: {}, hasDisk: false };
+  return { image: { type: 'registry', ref }, snapshot: ref, size: {}, diskMib: null };
 }
 
 function isReference(text: string): boolean {

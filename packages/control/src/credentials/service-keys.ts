@@ -8,7 +8,7 @@ import type { Logger } from 'pino';
 import type { Encryption, Owner } from '../encryption/encryption.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 
-export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root' | 'preview-tokens';
+export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root' | 'preview-tokens' | 'dispatch';
 
 export interface ServiceKeys {
   /**
@@ -63,7 +63,7 @@ const UPDATE = statement<{ name: string }>(
 
 const KEY_BYTES = 32;
 
-export function serviceKeyOwner(name: string): Owner {
+function serviceKeyOwner(name: string): Owner {
   return { kind: 'service-key', projectId: '', name };
 }
 

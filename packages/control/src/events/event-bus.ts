@@ -4,6 +4,7 @@ import type { SandboxRow, SnapshotRow } from '@releap/database';
 import type { Logger } from 'pino';
 import type { LocationChange } from '../artifacts/artifact-statements.ts';
 import type { Link } from '../runners/link.ts';
+import type { CopyChange } from '../volumes/copy-statements.ts';
 import type { Changed } from './cluster-notifier.ts';
 
 export interface ControlEvents {
@@ -11,6 +12,18 @@ export interface ControlEvents {
   'sandboxes-changed': readonly SandboxRow[];
   'snapshots-changed': readonly SnapshotRow[];
   'artifacts-changed': readonly LocationChange[];
+  /** Copies of volumes on hosts. */
+  'volumes-changed': readonly CopyChange[];
+  /** Functions with these ids have changed: their current version, its configuration, or who may call them; or are deleted. */
+  'functions-changed': readonly string[];
+  /** A gateway waits for capacity of these functions (UUIDs): others are to end idle instances. */
+  'function-pressure': readonly string[];
+  /** Gateways are to give up these instances of functions (UUIDs of sandboxes) as soon as they serve nothing. */
+  'instances-retired': readonly string[];
+  /** Versions of functions are there to be tried. */
+  'versions-pending': undefined;
+  /** Invocations wait for a server that runs them. */
+  'invocations-pending': undefined;
   /** Committed changes that another server made. */
   'changed-elsewhere': readonly Changed[];
   /** Notifications of other servers may have been missed. */

@@ -25,6 +25,7 @@ export function clusterModule({ changes, cluster, events, heartbeats, runners }:
   events.on('sandboxes-changed', (rows) => publish('sandbox', rows));
   events.on('snapshots-changed', (rows) => publish('snapshot', rows));
   events.on('artifacts-changed', (rows) => publish('artifact', rows));
+  events.on('volumes-changed', (rows) => publish('volume', rows));
   events.on('changed-elsewhere', (changed) => changes.changed(changed.map(([id]) => id)));
   events.on('notifications-missed', () => changes.changedAll());
   return {

@@ -4,15 +4,24 @@ import {
   GATEWAY_GRANTS_MAX,
   GATEWAY_PROTOCOL,
   GATEWAY_TICK_MS,
-  GatewayMessage,
   type GatewayControlMessage,
+  GatewayMessage,
+  isUuid,
+  NotTriedYet,
   unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import { Check } from 'typebox/value';
 import type { WebSocket } from 'ws';
 import type { GrantIndex, HeldGrant } from './grant-index.ts';
-import type { ResolvedTarget, TargetResolver } from './target-resolver.ts';
+import type {
+  Resolved,
+  ResolvedFunction,
+  ResolvedTarget,
+  TargetEnd,
+  TargetRequest,
+  TargetResolver,
+} from './target-resolver.ts';
 
 /** Application close codes (RFC 6455 reserves 4000 to 4999 for applications). */
 const CLOSE = { badMessage: 4001, slow: 4005 } as const;
@@ -20,6 +29,10 @@ const CLOSE = { badMessage: 4001, slow: 4005 } as const;
 const OUTBOUND_MAX_BYTES = 16 * 1024 * 1024;
 /** Concurrent requests of one gateway; above, reading from its socket pauses. */
 const QUESTIONS_MAX = 64;
+/** Concurrent requests of one gateway for something that has to start. */
+const WAITS_MAX = 4_096;
+/** How long a gateway may use what it was told of a function, in milliseconds. Changes are pushed before. */
+const FUNCTION_TTL_MS = 30_000;
 /** More than the gateway keeps, because it releases grants in batches and open requests hold some. */
 const HELD_MAX = 4 * GATEWAY_GRANTS_MAX;
 
@@ -41,8 +54,11 @@ export interface GatewayLinkOptions {
 const ATTEMPTS_MAX = 3;
 
 interface Held extends HeldGrant {
+  subject: string;
   /** Revoked since the lookup. */
   changed: boolean;
+  readonly request: TargetRequest;
+  end(how: TargetEnd): void;
 }
 
 type Question = Extract<GatewayMessage, { type: 'resolve' }>;
@@ -52,7 +68,9 @@ export class GatewayLink {
   readonly #options: GatewayLinkOptions;
   readonly #held = new Map<number, Held>();
   readonly #ticker: NodeJS.Timeout;
+  #gatewayId: string | undefined;
   #questions = 0;
+  #waits = 0;
 
   constructor(socket: WebSocket, options: GatewayLinkOptions) {
     this.#socket = socket;
@@ -83,11 +101,15 @@ export class GatewayLink {
     if (!Check(GatewayMessage, message)) return;
     switch (message.type) {
       case 'hello':
+        if (message.gateway_id !== undefined && isUuid(message.gateway_id))
+          this.#gatewayId = message.gateway_id;
         return this.#send({ type: 'welcome', protocol: GATEWAY_PROTOCOL });
       case 'release':
-        for (const id of message.ids) this.#forget(id);
+        for (const id of message.ids) this.#forget(id, message.discard === true ? 'discarded' : 'released');
         return;
       case 'resolve':
+        if (this.#options.resolvers.get(message.target.kind)?.waits === true)
+          return void this.#resolveSlowly(message);
         if (++this.#questions >= QUESTIONS_MAX) this.#socket.pause();
         void this.#resolve(message).finally(() => {
           if (this.#questions-- === QUESTIONS_MAX) this.#socket.resume();
@@ -96,40 +118,89 @@ export class GatewayLink {
     }
   }
 
+  /** Not counted among the concurrent requests: those would wait for what this one starts. */
+  async #resolveSlowly(question: Question): Promise<void> {
+    if (this.#waits >= WAITS_MAX)
+      return this.#refuse(question.id, 503, 'too many instances are being started; try again');
+    this.#waits++;
+    await this.#resolve(question).finally(() => this.#waits--);
+  }
+
   async #resolve({ id, target, token }: Question): Promise<void> {
-    const { resolvers, dataToken, log } = this.#options;
+    const { resolvers, log } = this.#options;
+    let held: Held | undefined;
+    let renewed: Held | undefined;
     try {
       const resolver = resolvers.get(target.kind);
       if (resolver === undefined)
         throw new ApiError(501, `targets of kind ${JSON.stringify(target.kind)} are not supported here`);
-      const held = this.#hold(id, resolver.subject(target) ?? '');
+      // A renewal has the id of its lease, which stays until the renewal is decided.
+      renewed = target.instance === undefined ? undefined : this.#held.get(id);
+      held = renewed ?? this.#hold(id, resolver.subject(target) ?? '');
       for (let attempt = 1; ; attempt++) {
         held.changed = false;
-        const resolved = await resolver.resolve(target, token);
-        const { token: data_token, ttlMs } = await dataToken(resolved.runnerId, resolved.sandboxId);
+        const resolved = await resolver.resolve(target, token, held.request);
+        const answer = await this.#answer(id, resolved);
         if (this.#held.get(id) !== held) return;
         if (held.changed) {
           if (attempt < ATTEMPTS_MAX) continue;
           throw unavailable('the target keeps changing; try again');
         }
         held.resolved = resolved;
-        return this.#send(grantMessage(id, resolved, data_token, ttlMs));
+        return this.#send(answer);
       }
     } catch (error) {
-      this.#forget(id);
+      // Released meanwhile, or asked anew under the same id: no request waits for the answer.
+      if (held !== undefined && this.#held.get(id) !== held) return;
+      const isTemporary = !(error instanceof ApiError) || error.status === 503;
+      if (renewed === undefined || !isTemporary) this.#forget(id);
       if (error instanceof ApiError && error.status !== 500)
-        return this.#refuse(id, error.status, error.message);
+        return this.#refuse(id, error.status, error.message, error instanceof NotTriedYet);
       log.error({ err: error, kind: target.kind }, 'a target could not be resolved for a gateway');
       this.#refuse(id, 503, 'the control plane could not look up the target; try again');
     }
   }
 
+  async #answer(id: number, resolved: Resolved): Promise<GatewayControlMessage> {
+    if ('function' in resolved) return functionMessage(id, resolved);
+    const { token, ttlMs } = await this.#options.dataToken(resolved.runnerId, resolved.sandboxId);
+    return grantMessage(id, resolved, token, ttlMs);
+  }
+
   /** From here on, a change of the subject is either seen before the response is sent, or pushed after it. */
   #hold(id: number, subject: string): Held {
     this.#forget(id);
-    const held: Held = { subject, changed: false, revoke: (disconnect) => this.#revoke(id, disconnect) };
+    const { grants } = this.#options;
+    const aborted = new AbortController();
+    const listeners: ((how: TargetEnd) => void)[] = [];
+    let ended: TargetEnd | undefined;
+    const held: Held = {
+      subject,
+      changed: false,
+      request: {
+        gatewayId: this.#gatewayId,
+        signal: aborted.signal,
+        watch: (other) => {
+          if (this.#held.get(id) !== held) return;
+          grants.delete(held);
+          held.subject = other;
+          grants.add(held);
+        },
+        revoke: () => this.#revoke(id, false),
+        onEnd(listener) {
+          if (ended === undefined) listeners.push(listener);
+          else listener(ended);
+        },
+      },
+      revoke: (disconnect) => this.#revoke(id, disconnect),
+      end(how) {
+        ended = how;
+        aborted.abort();
+        for (const listener of listeners) listener(how);
+      },
+    };
     this.#held.set(id, held);
-    this.#options.grants.add(held);
+    grants.add(held);
     for (const [oldest, { resolved }] of this.#held) {
       if (this.#held.size <= HELD_MAX) break;
       if (resolved === undefined) continue;
@@ -139,8 +210,18 @@ export class GatewayLink {
     return held;
   }
 
-  #refuse(id: number, status: number, error: string): void {
-    this.#send({ type: 'refusal', id, status, error });
+  /** Of these functions the gateway is to end instances that are idle. */
+  pressure(functionIds: readonly string[]): void {
+    this.#send({ type: 'pressure', function_ids: [...functionIds] });
+  }
+
+  /** These instances the gateway is to give up, as soon as they serve nothing. */
+  retire(instances: readonly string[]): void {
+    this.#send({ type: 'pressure', function_ids: [], instances: [...instances] });
+  }
+
+  #refuse(id: number, status: number, error: string, notTriedYet = false): void {
+    this.#send({ type: 'refusal', id, status, error, ...(notTriedYet && { not_tried_yet: true }) });
   }
 
   #revoke(id: number, disconnect: boolean): void {
@@ -153,11 +234,12 @@ export class GatewayLink {
     this.#send({ type: 'revoke', ids: [id], disconnect });
   }
 
-  #forget(id: number): void {
+  #forget(id: number, how: TargetEnd = 'released'): void {
     const held = this.#held.get(id);
     if (held === undefined) return;
     this.#held.delete(id);
     this.#options.grants.delete(held);
+    held.end(how);
   }
 
   #send(message: GatewayControlMessage): void {
@@ -169,24 +251,40 @@ export class GatewayLink {
 
   #end(): void {
     clearInterval(this.#ticker);
-    for (const id of this.#held.keys()) this.#forget(id);
+    // What it was not told of yet it cannot come back for.
+    for (const [id, { resolved }] of this.#held)
+      this.#forget(id, resolved === undefined ? 'released' : 'disconnected');
   }
+}
+
+function functionMessage(id: number, resolved: ResolvedFunction): GatewayControlMessage {
+  return {
+    type: 'function',
+    id,
+    function: resolved.function,
+    ttl_ms: remainingMs(FUNCTION_TTL_MS, resolved),
+  };
+}
+
+/** Until the credential expires, but not longer than `ttlMs`. */
+function remainingMs(ttlMs: number, { expiresAt }: Resolved): number {
+  return Math.max(1, Math.min(ttlMs, expiresAt === undefined ? ttlMs : expiresAt.getTime() - Date.now()));
 }
 
 function grantMessage(
   id: number,
-  { sandboxId: vm_id, dataUrl: data_url, endpoint, expiresAt }: ResolvedTarget,
+  resolved: ResolvedTarget,
   data_token: string,
   ttlMs: number,
 ): GatewayControlMessage {
-  const remainingMs = expiresAt === undefined ? ttlMs : expiresAt.getTime() - Date.now();
+  const { sandboxId: vm_id, dataUrl: data_url, endpoint } = resolved;
   return {
     type: 'grant',
     id,
     vm_id,
     data_url,
     data_token,
-    ttl_ms: Math.max(1, Math.min(ttlMs, remainingMs)),
+    ttl_ms: remainingMs(ttlMs, resolved),
     ...(endpoint === undefined ? {} : { public: endpoint.public }),
   };
 }

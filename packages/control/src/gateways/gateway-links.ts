@@ -57,8 +57,18 @@ export class GatewayLinks {
     });
   }
 
-  /** Sandboxes have changed, on this server or another one. */
-  sandboxesChanged(ids: Iterable<string>): void {
+  /** Tells every gateway to end idle instances of these functions. */
+  pressure(functionIds: readonly string[]): void {
+    for (const link of this.#links) link.pressure(functionIds);
+  }
+
+  /** Tells every gateway to give up these instances, as soon as they serve nothing. */
+  retire(instances: readonly string[]): void {
+    for (const link of this.#links) link.retire(instances);
+  }
+
+  /** Subjects of grants have changed, on this server or another one: ids of sandboxes, or functions. */
+  changed(ids: Iterable<string>): void {
     this.#grants.changed(ids);
   }
 

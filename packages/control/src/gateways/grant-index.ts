@@ -1,11 +1,11 @@
-import type { ResolvedTarget } from './target-resolver.ts';
+import type { Resolved } from './target-resolver.ts';
 
 /** A grant that a gateway holds or requests, and how to revoke it. */
 export interface HeldGrant {
   /** The id whose changes invalidate it. */
   readonly subject: string;
   /** Absent during the lookup. */
-  resolved?: ResolvedTarget;
+  resolved?: Resolved;
   /** @param disconnect the credential itself was revoked */
   revoke(disconnect: boolean): void;
 }

@@ -1,6 +1,9 @@
 import { bearerToken, GATEWAY_LINK_PATH, unauthorized } from '@releap/contract';
 import type { ControlContext } from '../context.ts';
 import { isIn } from '../credentials/token-set.ts';
+import { functionTarget } from '../functions/instances/function-target.ts';
+import { functionInstanceTarget } from '../functions/instances/instance-target.ts';
+import { FUNCTION_PRESSURE, INSTANCE_RETIRED } from '../functions/instances/instances.ts';
 import { gauge } from '../metrics/scraped.ts';
 import type { Module } from '../module.ts';
 import { GatewayLinks, RECHECK_MS } from './gateway-links.ts';
@@ -11,21 +14,16 @@ import { toolboxTarget } from './toolbox-target.ts';
 /** A grant expires before its data token by this share, for requests in flight and clock differences. */
 const GRANT_TTL_SHARE = 0.75;
 
-export function gatewaysModule({
-  authenticator,
-  database,
-  dataTokens,
-  events,
-  log,
-  options,
-  previewTokens,
-}: ControlContext): Module {
+export function gatewaysModule(context: ControlContext): Module {
+  const { authenticator, database, dataTokens, events, instances, log, options, previewTokens } = context;
   const links = new GatewayLinks({
     database,
     resolvers: [
-      toolboxTarget(database, authenticator),
+      toolboxTarget({ database, authenticator, previewTokens }),
       previewTarget({ database, authenticator, previewTokens }),
       sshTarget(database, authenticator),
+      functionTarget(context),
+      functionInstanceTarget(instances),
     ],
     async dataToken(runnerId, sandboxId) {
       const { token, ttlMs } = await dataTokens.issue(runnerId, sandboxId);
@@ -33,8 +31,17 @@ export function gatewaysModule({
     },
     log,
   });
-  events.on('sandboxes-changed', (rows) => links.sandboxesChanged(rows.map((row) => row.id)));
-  events.on('changed-elsewhere', (changed) => links.sandboxesChanged(changed.map(([id]) => id)));
+  events.on('sandboxes-changed', (rows) => links.changed(rows.map((row) => row.id)));
+  events.on('functions-changed', (ids) => links.changed(ids));
+  events.on('function-pressure', (ids) => links.pressure(ids));
+  events.on('instances-retired', (ids) => links.retire(ids));
+  events.on('changed-elsewhere', (changed) => {
+    links.changed(changed.map(([id]) => id));
+    const pressed = changed.filter(([, , , kind]) => kind === FUNCTION_PRESSURE).map(([id]) => id);
+    if (pressed.length > 0) links.pressure(pressed);
+    const retired = changed.filter(([, , , kind]) => kind === INSTANCE_RETIRED).map(([id]) => id);
+    if (retired.length > 0) links.retire(retired);
+  });
   events.on('notifications-missed', () => links.mayHaveMissedChanges());
   return {
     name: 'gateways',

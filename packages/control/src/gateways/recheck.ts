@@ -1,6 +1,6 @@
 import { queryAll, statement, type Database } from '@releap/database';
 import type { GrantIndex } from './grant-index.ts';
-import type { ResolvedTarget } from './target-resolver.ts';
+import type { Resolved, ResolvedTarget } from './target-resolver.ts';
 
 const REVOKED_KEYS = statement<{ id: string }>(
   'gateway-revoked-keys',
@@ -22,9 +22,15 @@ const ENDPOINTS = statement<{ id: string; public: boolean }>(
   'select id, public from endpoints where id = any($1::uuid[])',
 );
 
+/** Those of a deleted function are not there. */
+const REVISIONS = statement<{ id: string; revision: number }>(
+  'gateway-function-revisions',
+  'select id, revision::integer as revision from functions where id = any($1::uuid[])',
+);
+
 /**
  * Rechecks the dependencies of all held grants and revokes invalid ones: keys, projects and endpoints that any server has
- * revoked, deleted or made private, expired tokens, runners with another address. One pass costs four statements over
+ * revoked, deleted or made private, expired tokens, runners with another address, functions with another revision. One pass costs five statements over
  * distinct ids, for any number of grants and requests.
  */
 export async function recheckGrants(database: Database, grants: GrantIndex): Promise<void> {
@@ -32,16 +38,22 @@ export async function recheckGrants(database: Database, grants: GrantIndex): Pro
   const projects = new Set<string>();
   const endpoints = new Set<string>();
   const runners = new Map<string, [runnerId: string, dataUrl: string]>();
+  const functions = new Set<string>();
   for (const { resolved } of grants) {
     if (resolved === undefined) continue;
-    const { credential, runnerId, dataUrl } = resolved;
+    const { credential } = resolved;
     if (credential.type === 'apiKey') keys.add(credential.keyId);
     projects.add(credential.projectId);
+    if ('function' in resolved) {
+      functions.add(resolved.function.id);
+      continue;
+    }
+    const { runnerId, dataUrl } = resolved;
     if (resolved.endpoint !== undefined) endpoints.add(resolved.endpoint.id);
     runners.set(`${runnerId} ${dataUrl}`, [runnerId, dataUrl]);
   }
   if (projects.size === 0) return;
-  const [revoked, deleted, moved, exposed] = await Promise.all([
+  const [revoked, deleted, moved, exposed, revisions] = await Promise.all([
     queryAll(database.pool, REVOKED_KEYS, [[...keys]]),
     queryAll(database.pool, DELETED_PROJECTS, [[...projects]]),
     queryAll(database.pool, MOVED_RUNNERS, [
@@ -49,21 +61,32 @@ export async function recheckGrants(database: Database, grants: GrantIndex): Pro
       [...runners.values()].map(([, url]) => url),
     ]),
     endpoints.size === 0 ? [] : queryAll(database.pool, ENDPOINTS, [[...endpoints]]),
+    functions.size === 0 ? [] : queryAll(database.pool, REVISIONS, [[...functions]]),
   ]);
-  if (revoked.length + deleted.length + moved.length + endpoints.size === 0) return;
+  if (revoked.length + deleted.length + moved.length + endpoints.size + functions.size === 0) return;
+  const revisionOf = new Map(revisions.map(({ id, revision }) => [id, revision]));
   const visibility = new Map(exposed.map(({ id, public: isPublic }) => [id, isPublic]));
   const ended = new Set([...revoked, ...deleted].map(({ id }) => id));
   const gone = new Set(moved.map(({ id }) => id));
   for (const grant of grants) {
     if (grant.resolved === undefined) continue;
+    if (usesCredential(grant.resolved, ended)) {
+      grant.revoke(true);
+      continue;
+    }
+    if ('function' in grant.resolved) {
+      const { id, revision } = grant.resolved.function;
+      if (revisionOf.get(id) !== revision) grant.revoke(false);
+      continue;
+    }
     const { endpoint, runnerId } = grant.resolved;
     const isPublic = endpoint && visibility.get(endpoint.id);
-    if (usesCredential(grant.resolved, ended) || hasLostAccess(grant.resolved, isPublic)) grant.revoke(true);
+    if (hasLostAccess(grant.resolved, isPublic)) grant.revoke(true);
     else if (gone.has(runnerId) || isPublic !== endpoint?.public) grant.revoke(false);
   }
 }
 
-function usesCredential({ credential }: ResolvedTarget, ended: ReadonlySet<string>): boolean {
+function usesCredential({ credential }: Resolved, ended: ReadonlySet<string>): boolean {
   return ended.has(credential.projectId) || (credential.type === 'apiKey' && ended.has(credential.keyId));
 }
 

@@ -11,9 +11,9 @@ import {
 } from '@releap/contract';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Authenticator } from '../auth/authenticator.ts';
-import type { GrantedCredential, TargetResolver } from './target-resolver.ts';
+import type { ResolvedTarget, TargetResolver } from './target-resolver.ts';
 
-interface Located {
+export interface Located {
   id: string;
   project_id: string;
   status: SandboxStatus;
@@ -21,30 +21,38 @@ interface Located {
   data_url: string | null;
 }
 
-const COLUMNS = 's.id, s.project_id, s.status, s.runner_id, r.data_url';
+export const COLUMNS = 's.id, s.project_id, s.status, s.runner_id, r.data_url';
 const BY_PROJECT = statement<Located>(
   'gateway-sandbox-by-project',
   `select ${COLUMNS} from sandboxes s left join runners r on r.id = s.runner_id
-    where s.id = $1 and s.project_id = $2 and ($3::text is null or s.region = $3)`,
+    where s.id = $1 and s.project_id = $2 and s.owner_kind = 'project' and ($3::text is null or s.region = $3)`,
 );
 const BY_TOKEN = statement<Located>(
   'gateway-sandbox-by-token',
   `select ${COLUMNS} from sandboxes s left join runners r on r.id = s.runner_id
-    where s.id = $1 and s.access_token_hash = $2 and ($3::text is null or s.region = $3)
+    where s.id = $1 and s.access_token_hash = $2 and s.owner_kind = 'project' and ($3::text is null or s.region = $3)
       and not exists (select 1 from projects p where p.id = s.project_id and p.deleted_at is not null)`,
 );
+
+/** A sandbox that a credential opens. */
+export interface OpenedSandbox extends Pick<ResolvedTarget, 'credential' | 'endpoint' | 'expiresAt'> {
+  row: Located;
+}
+
+export interface RunningSandboxOptions {
+  database: Database;
+  authenticator: Authenticator;
+  /** For preview tokens; without it they open nothing. Undefined for one that is not valid. */
+  byPreviewToken?: (id: SandboxId, token: string) => Promise<OpenedSandbox | undefined>;
+}
 
 /** A kind of target that is a running sandbox: for an API key of its project, or its own access token. */
 export function runningSandboxTarget(
   kind: string,
-  database: Database,
-  authenticator: Authenticator,
+  { database, authenticator, byPreviewToken }: RunningSandboxOptions,
 ): TargetResolver {
-  async function locate(
-    { uuid, region }: SandboxId,
-    shownId: string,
-    token: string,
-  ): Promise<{ row: Located; credential: GrantedCredential }> {
+  async function locate(id: SandboxId, shownId: string, token: string): Promise<OpenedSandbox> {
+    const { uuid, region } = id;
     const refused = unauthorized(
       'missing or invalid credentials: use an API key of the project or the access token of the sandbox',
     );
@@ -64,6 +72,11 @@ export function runningSandboxTarget(
         if (row === undefined) throw refused;
         return { row, credential: { type: 'sandbox', projectId: row.project_id } };
       }
+      case 'preview': {
+        const opened = await byPreviewToken?.(id, token);
+        if (opened === undefined) throw refused;
+        return opened;
+      }
       default:
         throw refused;
     }
@@ -74,12 +87,12 @@ export function runningSandboxTarget(
     subject: ({ sandbox = '' }) => parseSandboxId(sandbox)?.uuid ?? null,
     async resolve({ sandbox: shownId = '' }, token = '') {
       // The credential is checked first: without a valid one not even a malformed id is reported.
-      const { row, credential } = await locate(parseSandboxId(shownId) ?? NO_SANDBOX, shownId, token);
+      const { row, ...access } = await locate(parseSandboxId(shownId) ?? NO_SANDBOX, shownId, token);
       if (row.status === 'deleted') throw sandboxNotFound(shownId);
       if (row.status !== 'running' || row.runner_id === null || row.data_url === null) {
         throw conflict(`sandbox ${quote(shownId)} is ${row.status}, and must be running`);
       }
-      return { sandboxId: row.id, runnerId: row.runner_id, dataUrl: row.data_url, credential };
+      return { sandboxId: row.id, runnerId: row.runner_id, dataUrl: row.data_url, ...access };
     },
   };
 }

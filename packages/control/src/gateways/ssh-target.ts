@@ -5,4 +5,4 @@ import type { TargetResolver } from './target-resolver.ts';
 
 /** SSH to a sandbox. The gateway opens commands and ports of it for the client. */
 export const sshTarget = (database: Database, authenticator: Authenticator): TargetResolver =>
-  runningSandboxTarget('ssh', database, authenticator);
+  runningSandboxTarget('ssh', { database, authenticator });

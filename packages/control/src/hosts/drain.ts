@@ -29,15 +29,19 @@ const UNDRAIN = statement<{ id: string }>(
 );
 /**
  * Sandboxes to move off the draining hosts, or off this one. One that could not be paused continues with an error, and
- * is retried later. A disconnected host is skipped: sandboxes that it cannot report would become lost. $1 host or null
+ * is retried later. A disconnected host is skipped: sandboxes that it cannot report would become lost. Instances of functions end
+ * when their gateways give them up, or when the drain is forced. $1 host or null
  */
 const LEAVING = statement<{ id: string; runner_id: string; on: SandboxEvent }>(
   'host-leaving',
-  `select s.id, s.runner_id, case when s.spot then 'evict' when s.persistent then 'drain' else 'drain-force' end as on
+  `select s.id, s.runner_id,
+          case when s.spot then 'evict' when s.persistent and s.owner_service is distinct from 'functions' then 'drain'
+               else 'drain-force' end as on
      from runners r join sandboxes s on s.runner_id = r.id and s.held
     where r.draining_since is not null and r.status = 'online' and ($1::uuid is null or r.id = $1)
       and (s.status = 'running' or (not s.persistent and s.status in ('assigned', 'building', 'booting')))
       and (s.spot or s.persistent or r.drain_force)
+      and (s.owner_service is distinct from 'functions' or r.drain_force)
       and (s.error is null or s.updated_at < now() - interval '30 seconds')
     limit 500`,
 );

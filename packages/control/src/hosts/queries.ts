@@ -8,12 +8,15 @@ interface Counts {
   runner_id: string;
   sandboxes: Partial<Record<SandboxStatus, number>>;
   snapshots: number;
+  volumes: number;
 }
 
 /** Counts of sandboxes by host. $1 one host, or null for all */
 const COUNTS = statement<Counts>(
   'hosts-counts',
-  `select r.id as runner_id, coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots
+  `select r.id as runner_id, coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots,
+          (select count(*)::integer from volume_copies c
+            where c.runner_id = r.id and c.desired = 'present' and c.dirty_since is not null) as volumes
      from runners r
      left join (
        select runner_id, jsonb_object_agg(status, n) as sandboxes
@@ -57,6 +60,7 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
     held_memory: { mem_mib: row.held_mem_mib, reclaimable_mib: row.reclaimable_mem_mib },
     sandboxes: counts?.sandboxes ?? {},
     snapshots: counts?.snapshots ?? 0,
+    uncommitted_volumes: counts?.volumes ?? 0,
   };
 }
 

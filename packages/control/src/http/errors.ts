@@ -5,7 +5,7 @@ import { isDatabaseUnavailable } from '@releap/database';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
 /** Maps any thrown value to the contract's error form. Only messages that are meant for clients are returned to them. */
-export function toApiError(error: unknown): ApiError {
+function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   if (error instanceof BlobError) return blobRefusal(error);
   const { code, statusCode } = error as { code?: string; statusCode?: number };

@@ -65,6 +65,14 @@ export function operatorGuard(accepted: TokenSet): Guard {
   };
 }
 
+/** The credential of the gateways. */
+export function gatewayGuard(accepted: TokenSet): Guard {
+  return (request, _reply, done) => {
+    const valid = isIn(accepted, bearerToken(request.headers.authorization));
+    done(valid ? undefined : unauthorized('missing or invalid gateway credential'));
+  };
+}
+
 /** The credential of one runner. */
 export function runnerGuard(credentials: RunnerCredentials): AsyncGuard {
   return async (request) => {

@@ -142,7 +142,8 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     if (streamed) {
       // Only a JSON body is validated; `request.body` of the others is a stream.
       delete schema.body;
-      if (operation.idempotent === true && !consumes.includes('application/json'))
+      const takesJson = consumes.includes('application/json') || consumes.includes('*/*');
+      if (operation.idempotent === true && !takesJson)
         throw new Error(`${operation.path}: without JSON bodies it cannot support Idempotency-Key`);
     }
     const route: RouteOptions = {

@@ -9,7 +9,14 @@ import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { audited } from '../operator/audit.ts';
-import { managementGuard, operatorGuard, publicGuard, runnerGuard, workloadGuard } from './guards.ts';
+import {
+  gatewayGuard,
+  managementGuard,
+  operatorGuard,
+  publicGuard,
+  runnerGuard,
+  workloadGuard,
+} from './guards.ts';
 import type { ObserveRequest } from '../metrics/instruments.ts';
 import { createPlane, type Plane } from './plane.ts';
 import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
@@ -27,6 +34,8 @@ export interface Planes {
   readonly operator: Plane<'operator'>;
   /** The credential of one runner. */
   readonly runner: Plane<'runner'>;
+  /** The credential of the gateways. */
+  readonly gateway: Plane<'gateway'>;
 }
 
 export interface PlanesOptions {
@@ -45,7 +54,7 @@ export interface MountablePlanes {
   readonly planes: Planes;
   /** Public, workload, facade and management operations, for clients. */
   readonly clientPlugins: readonly FastifyPluginCallback[];
-  /** Operations of the operator and of runners. Gateways have a link instead (gateways/). */
+  /** Operations of the operator, of runners and of gateways; these have a link besides (gateways/). */
   readonly internalPlugins: readonly FastifyPluginCallback[];
 }
 
@@ -79,12 +88,13 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
       unguarded: [internalOperations.joinRunner],
       ...shared,
     }),
+    gateway: createPlane<'gateway'>({ guard: gatewayGuard(tokens.gateway), ...shared }),
   };
   return {
     planes,
     clientPlugins: [limiter, planes.public, planes.workload, planes.compat, planes.management].map(
       ({ plugin }) => plugin,
     ),
-    internalPlugins: [planes.operator.plugin, planes.runner.plugin],
+    internalPlugins: [planes.operator.plugin, planes.runner.plugin, planes.gateway.plugin],
   };
 }

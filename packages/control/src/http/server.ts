@@ -1,6 +1,6 @@
 /** The Fastify server on which planes are mounted. */
 import type { Server } from 'node:http';
-import { ApiError, BOUNDS, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
+import { ApiError, BOUNDS, COMPAT_PREFIX, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
 import fastify, {
   LogController,
   type FastifyBaseLogger,
@@ -8,6 +8,7 @@ import fastify, {
   type FastifyPluginCallback,
 } from 'fastify';
 import type { Logger } from 'pino';
+import { answerCompatError } from '../compat/errors.ts';
 import { BODY_LIMITS, watchBody, type BodyLimits } from './body-deadline.ts';
 import { answerError } from './errors.ts';
 import { decorateRequests } from './identity.ts';
@@ -54,7 +55,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     forceCloseConnections: 'idle',
     routerOptions: { maxParamLength: 4096 },
     genReqId: (request) => requestId(request.headers[REQUEST_ID_HEADER]),
-    frameworkErrors: (error, request, reply) => answerError(error, request, reply),
+    // Of paths that no plane gets to see.
+    frameworkErrors: (error, request, reply) =>
+      (request.url.startsWith(COMPAT_PREFIX) ? answerCompatError : answerError)(error, request, reply),
     clientErrorHandler(error, socket) {
       if (!socket.writable || (error as NodeJS.ErrnoException).code === 'ECONNRESET') {
         socket.destroy();

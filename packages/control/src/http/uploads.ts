@@ -1,7 +1,7 @@
 /** Streamed request bodies: raw bytes and multipart forms, bounded by the operation. */
-import type { IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders } from 'node:http';
 import { Transform, type Readable } from 'node:stream';
-import { badRequest, quote, UPLOAD_LIMITS, type Operation } from '@releap/contract';
+import { badRequest, discardBody, quote, UPLOAD_LIMITS, type Operation } from '@releap/contract';
 import multipart from '@fastify/multipart';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { acceptJson } from './bodies.ts';
@@ -14,8 +14,8 @@ export type FormPart =
 export type Upload =
   /** `stream` fails when the body is too large. */
   | { kind: 'raw'; contentType: string; stream: Readable }
-  /** In the order in which they were sent. */
-  | { kind: 'form'; parts(): AsyncGenerator<FormPart> };
+  /** `parts` in the order in which they were sent; `bytes` of the whole body, if the client has said it. */
+  | { kind: 'form'; bytes: number | undefined; parts(): AsyncGenerator<FormPart> };
 
 const JSON_TYPE = 'application/json';
 const FORM_TYPE = 'multipart/form-data';
@@ -52,48 +52,25 @@ export function acceptUploads(scope: FastifyInstance, operation: Operation): voi
   for (const type of types) {
     if (type === JSON_TYPE || type === FORM_TYPE) continue;
     scope.addContentTypeParser(type === '*/*' ? '*' : type, (request, payload, done) => {
-      const length = Number(request.headers['content-length'] ?? 0);
-      if (length > limits.bytes) return done(tooLarge(limits.bytes), undefined);
+      if ((lengthOf(request.headers) ?? 0) > limits.bytes) return done(tooLarge(limits.bytes), undefined);
       done(null, bounded(payload, limits.bytes));
     });
   }
   scope.addHook('onSend', async (request, reply) => {
-    if (!(await discardRest(request.raw))) reply.header('connection', 'close');
+    if (!(await discardBody(request.raw))) reply.header('connection', 'close');
   });
-}
-
-/** Bounds of the unread rest of a body that is discarded before the response is sent. */
-const DISCARD_BYTES = 16 * 1024 * 1024;
-const DISCARD_MS = 2_000;
-
-/**
- * Discards the rest of a body that its handler has not read to the end: a client that is still sending would otherwise
- * see a broken connection instead of the response. @returns whether the body ended
- */
-async function discardRest(body: IncomingMessage): Promise<boolean> {
-  if (body.complete || body.destroyed) return body.complete;
-  const { promise, resolve } = Promise.withResolvers<void>();
-  const timer = setTimeout(resolve, DISCARD_MS);
-  let bytes = 0;
-  const onData = (chunk: Buffer): void => {
-    bytes += chunk.length;
-    if (bytes > DISCARD_BYTES) resolve();
-  };
-  body.unpipe();
-  body.on('data', onData).once('end', resolve).once('close', resolve);
-  body.resume();
-  await promise;
-  clearTimeout(timer);
-  body.off('data', onData).off('end', resolve).off('close', resolve);
-  return body.complete;
 }
 
 /** The streamed body of a request; null when it is JSON, or there is none. */
 export function uploadOf(request: FastifyRequest): Upload | null {
   const contentType = request.headers['content-type'] ?? '';
   if ('isMultipart' in request && request.isMultipart())
-    return { kind: 'form', parts: () => partsOf(request) };
+    return { kind: 'form', bytes: lengthOf(request.headers), parts: () => partsOf(request) };
   return isStream(request.body) ? { kind: 'raw', contentType, stream: request.body } : null;
+}
+
+function lengthOf({ 'content-length': length }: IncomingHttpHeaders): number | undefined {
+  return length === undefined ? undefined : Number(length);
 }
 
 async function* partsOf(request: FastifyRequest): AsyncGenerator<FormPart> {
@@ -124,6 +101,8 @@ function bounded(payload: Readable, bytes: number): Readable {
       else next(null, chunk);
     },
   });
+  // A reader sees the error. Before there is one, and after it has ended, the error must not end the process.
+  stream.on('error', () => undefined);
   payload.on('error', (error) => stream.destroy(error));
   payload.on('aborted', () =>
     stream.destroy(badRequest('the client disconnected before the body had ended')),

@@ -12,7 +12,7 @@ import {
   type ImageFormFields,
 } from '@releap/contract';
 import { BlobError, type BlobStore } from '../artifacts/blob-store.ts';
-import type { FormPart } from '../http/uploads.ts';
+import type { Upload } from '../http/uploads.ts';
 
 export interface BuildContext {
   digest: string;
@@ -22,6 +22,8 @@ export interface BuildContext {
 export interface ImageUpload extends ImageFormFields {
   context: BuildContext;
 }
+
+export type Form = Extract<Upload, { kind: 'form' }>;
 
 export interface UploadOptions {
   blobs: BlobStore;
@@ -33,21 +35,18 @@ export interface UploadOptions {
 const CONTEXT = 'context';
 
 /** @throws 400 for the first violated rule, in the order in which the parts arrive; 503 without space for the context */
-export async function readImageForm(
-  parts: AsyncIterable<FormPart>,
-  options: UploadOptions,
-): Promise<ImageUpload> {
+export async function readImageForm(form: Form, options: UploadOptions): Promise<ImageUpload> {
   const seen = new Set<string>();
   let fields: Partial<ImageFormFields> = {};
   let context: BuildContext | undefined;
-  for await (const part of parts) {
+  for await (const part of form.parts()) {
     const known = part.name === CONTEXT || TEXT_FIELDS.has(part.name);
     if (!known) continue;
     if (seen.has(part.name)) throw badRequest(`the form has the field ${quote(part.name)} more than once`);
     seen.add(part.name);
     if (part.name === CONTEXT) {
       if (part.kind !== 'file') throw badRequest('context must be a file of the form, with a file name');
-      context = await storeContext(part.stream, options);
+      context = await storeContext(part.stream, form, options);
     } else {
       if (part.kind === 'file') throw badRequest(`${part.name} must be a text field of the form, not a file`);
       fields = { ...fields, ...resolveImageFormField(part.name, part.value) };
@@ -61,19 +60,22 @@ export async function readImageForm(
 
 const TEXT_FIELDS = new Set(['name', 'dockerfile', 'docker', 'region']);
 
-async function storeContext(
+/** @throws 400 for what is no tar archive, or too large; 503 without space */
+export async function storeContext(
   stream: Readable,
+  { bytes: sent }: Pick<Form, 'bytes'>,
   { blobs, maxBytes, signal }: UploadOptions,
 ): Promise<BuildContext> {
   try {
     const { digest, bytes } = await blobs.put(archiveOf(stream), { maxBytes, signal });
     return { digest, bytes };
   } catch (error) {
-    if (error instanceof BlobError && error.failure === 'too-large')
-      throw badRequest(
-        `context is too large: at most ${maxBytes} bytes are allowed. List files that the build does not need in .dockerignore`,
-      );
-    throw error;
+    if (!(error instanceof BlobError && error.failure === 'too-large')) throw error;
+    const size = sent === undefined ? '' : `, and the request has ${sent}`;
+    throw badRequest(
+      `context is too large: at most ${maxBytes} bytes (${maxBytes / 2 ** 20} MiB) are allowed${size}. ` +
+        'List files that the build does not need in .dockerignore',
+    );
   }
 }
 

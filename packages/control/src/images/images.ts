@@ -14,7 +14,8 @@ import {
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import { newestFirst } from '../newest-first.ts';
-import { BUILT_ROOT } from './resolve-root.ts';
+import { IS_LISTED } from './function-images.ts';
+import { BUILT_ROOT } from './built-root.ts';
 
 /** An image with its resolved source. */
 export interface NewImage {
@@ -103,7 +104,7 @@ interface ImageRow {
 const COLUMNS =
   'id, name, source, status, manifest_name, layer_count, bytes, docker, error, job_id, region, created_at, built_at';
 /** Built-in images that the project has replaced are hidden. $1 project */
-const VISIBLE = `project_id = $1 or (project_id is null and not exists (
+const VISIBLE = `(project_id = $1 and ${IS_LISTED('i')}) or (project_id is null and not exists (
   select 1 from images mine where mine.project_id = $1 and mine.name = i.name))`;
 
 const LIST = newestFirst<ImageRow>('image-list', {

@@ -5,7 +5,8 @@ import type { BuildAssignment, BuildReport } from '@releap/contract/runner';
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
-import { ASSIGNMENT_PAGE_ROWS, type ReconciledKind } from '../runners/kind.ts';
+import { assignmentPages } from '../runners/assignment-pages.ts';
+import type { ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
 import { BY_ID, FINISH, GENERATIONS, PAGE, type BuildRow } from './build-statements.ts';
 
@@ -17,8 +18,6 @@ export interface BuildKindOptions {
   onEnded: (jobId: string, runnerId: string) => void;
   log: Logger;
 }
-
-const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
 
 export function createBuildKind(options: BuildKindOptions): ReconciledKind {
   const { database, credentials, onAssigned, onEnded, log } = options;
@@ -48,13 +47,8 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
     kind: 'build',
 
     async *assignments(runnerId) {
-      for (let after = LOWEST_ID; ; ) {
-        const page = await queryAll(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+      for await (const page of assignmentPages(database.pool, PAGE, runnerId))
         yield await toAssignments(runnerId, page);
-        const last = page.at(-1);
-        if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
-        after = last.id;
-      }
     },
 
     async assignmentsById(runnerId, ids) {

@@ -8,22 +8,8 @@ import {
   type RootSource,
 } from '@releap/contract';
 import { createRowReader, statement, type Queryable } from '@releap/database';
-
-/** Whether what a build of it makes is on its host alone: from a Dockerfile, or prepared for Docker. Otherwise a registry has it. */
-export const IS_MADE = (image: string): string =>
-  `(${image}.source ->> 'type' = 'dockerfile' or ${image}.docker)`;
-
-/**
- * The source of what the newest successful build of an image has made: exactly that, by its digest. During a rebuild, and
- * after one that failed, it is that of the build before. Null when nothing was built yet.
- */
-export const BUILT_ROOT = (image: string): string =>
-  `case when ${image}.manifest_name is null then null
-        when ${image}.status <> 'ready' then ${image}.previous_root
-        when ${IS_MADE(image)} then jsonb_build_object('type', 'stored', 'digest', ${image}.manifest_name)
-        when ${image}.source ->> 'type' = 'registry'
-          then ${image}.source || jsonb_build_object('digest', ${image}.manifest_name)
-        else ${image}.source end`;
+import type { Artifacts } from '../artifacts/artifacts.ts';
+import { BUILT_ROOT } from './built-root.ts';
 
 interface NamedImage {
   source: { type: string };
@@ -58,8 +44,8 @@ export interface ResolvedRoot {
   imageRef: string;
 }
 
-/** `image_ref` of sandboxes that are created from the text of a Dockerfile. */
-const DOCKERFILE_REF = 'dockerfile';
+/** `image_ref` of what is built from a Dockerfile of its own. */
+export const DOCKERFILE_REF = 'dockerfile';
 
 /**
  * The root file system source that a runner boots. A registry image that is still being built for the first time is
@@ -94,6 +80,19 @@ export async function resolveRoot(
   if (image.source.type === 'dockerfile' || image.docker)
     throw conflict(`image ${name} is still being built for the first time: try again when its job is done`);
   return { root: image.source as RootSource, imageRef: source.name };
+}
+
+/** @throws 409 when no host of the region can have it yet */
+export async function assertAvailable(
+  artifacts: Pick<Artifacts, 'isImageAvailable'>,
+  projectId: string,
+  { root, imageRef }: ResolvedRoot,
+  region: string,
+): Promise<void> {
+  if (root.type === 'stored' && !(await artifacts.isImageAvailable(projectId, root.digest, region)))
+    throw conflict(
+      `image ${quote(imageRef)} is still replicating into the region ${quote(region)}: try again in a moment`,
+    );
 }
 
 type DockerfileRoot = Extract<RootSource, { type: 'dockerfile' }>;

@@ -106,7 +106,7 @@ export function imageRoutes(
 
   async function fromForm({ projectId }: Principal, upload: Upload, signal: AbortSignal): Promise<Requested> {
     if (upload.kind !== 'form') throw new Error(`an upload of kind ${upload.kind} must be refused before`);
-    const { name, dockerfile, docker, region, context } = await readImageForm(upload.parts(), {
+    const { name, dockerfile, docker, region, context } = await readImageForm(upload, {
       blobs,
       maxBytes: limits.buildContextBytes,
       signal,

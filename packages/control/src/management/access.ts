@@ -96,11 +96,11 @@ export async function requireProject(
   return project;
 }
 
-export function orgNotFound(id: string): ApiError {
+function orgNotFound(id: string): ApiError {
   return notFound(`organization ${quote(id)} not found`);
 }
 
-export function projectNotFound(id: string): ApiError {
+function projectNotFound(id: string): ApiError {
   return notFound(`project ${quote(id)} not found`);
 }
 

@@ -10,8 +10,8 @@ import { orgRoutes } from './orgs.ts';
 import { projectRoutes } from './projects.ts';
 
 /** Default OIDC scopes of the CLI: the user's identity, and refresh tokens. */
-export const DEFAULT_SCOPES = ['openid', 'profile', 'email', 'offline_access'] as const;
-export const DEFAULT_CLIENT_ID = 'releap-cli';
+const DEFAULT_SCOPES = ['openid', 'profile', 'email', 'offline_access'] as const;
+const DEFAULT_CLIENT_ID = 'releap-cli';
 
 export function managementRoutes(
   planes: Planes,

@@ -21,6 +21,28 @@ export function gauge(registry: Registry, name: string, help: string, read: () =
   );
 }
 
+/** A gauge of a value of a source; it has no line while the source has none. */
+export function sourceGauge<T>(
+  registry: Registry,
+  source: () => Promise<T | undefined>,
+  name: string,
+  help: string,
+  read: (value: T) => number,
+): void {
+  registry.registerMetric(
+    new Gauge({
+      name,
+      help,
+      registers: [],
+      async collect() {
+        this.reset();
+        const value = await source();
+        if (value !== undefined) this.set(read(value));
+      },
+    }),
+  );
+}
+
 /**
  * A source of values that costs a query: at most one query in 10 s, one at a time, for any number of scrapers. A scrape
  * waits for it for at most 2 s and gets undefined when it is late or fails.

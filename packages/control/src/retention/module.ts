@@ -1,6 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { dropAuditPartitions, makePartitions } from './partitions.ts';
+import { dropEndedPartitions, makePartitions } from './partitions.ts';
 import { purgeEnded, purgeLostRunners } from './purge.ts';
 
 const PARTITIONS_MS = 3_600_000;
@@ -18,7 +18,7 @@ export function retentionModule({ database, limits, log }: ControlContext): Modu
         async run() {
           await makePartitions(database, log);
           if (limits.auditRetentionDays > 0)
-            await dropAuditPartitions(database, limits.auditRetentionDays, log);
+            await dropEndedPartitions(database, { table: 'audit_log', days: limits.auditRetentionDays }, log);
         },
       },
       {

@@ -1,4 +1,4 @@
-/** Monthly partitions: created ahead, and those of the audit log dropped after their retention. */
+/** Partitions: those of months are created ahead, and all are dropped after the retention of their table. */
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 
@@ -10,13 +10,13 @@ const MAKE = statement<{ parent: string; month: string; made: boolean }>(
           lateral (select (date_trunc('month', now() at time zone 'utc') + ahead * interval '1 month')::date as month
                      from generate_series(0, 2) ahead) m`,
 );
-/** Partitions with an upper bound. */
+/** Partitions whose rows are all older. $1 table, $2 retention in days */
 const ENDED = statement<{ name: string }>(
   'partitions-ended',
   `select c.relname as name
      from pg_inherits i join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = 'audit_log'::regclass
-      and substring(pg_get_expr(c.relpartbound, c.oid) from 'TO \\(''([^'']+)''\\)')::timestamptz < now() - $1 * interval '1 day'`,
+    where i.inhparent = $1::text::regclass
+      and substring(pg_get_expr(c.relpartbound, c.oid) from 'TO \\(''([^'']+)''\\)')::timestamptz < now() - $2 * interval '1 day'`,
 );
 
 export async function makePartitions(database: Database, log: Logger): Promise<void> {
@@ -27,16 +27,20 @@ export async function makePartitions(database: Database, log: Logger): Promise<v
   });
 }
 
-/** @param days how long entries of the audit log are kept after the end of their partition */
-export async function dropAuditPartitions(database: Database, days: number, log: Logger): Promise<void> {
-  for (const { name } of await queryAll(database.pool, ENDED, [days])) {
+/** @param days how long rows are kept after the end of their partition */
+export async function dropEndedPartitions(
+  database: Database,
+  { table, days }: { table: string; days: number },
+  log: Logger,
+): Promise<void> {
+  for (const { name } of await queryAll(database.pool, ENDED, [table, days])) {
     await dropPartition(database, name);
-    log.info({ partition: name, days }, 'dropped an expired partition of the audit log');
+    log.info({ table, partition: name, days }, 'dropped an expired partition');
   }
 }
 
 /** Drops one partition, within a second or not at all. @param name of its table, from the catalog */
-export async function dropPartition(database: Database, name: string): Promise<void> {
+async function dropPartition(database: Database, name: string): Promise<void> {
   await database.transaction(async (client) => {
     // A longer wait would block every request that writes into the table.
     await client.query(`set local lock_timeout = '1s'`);

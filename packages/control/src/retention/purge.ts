@@ -40,6 +40,24 @@ const PURGES: readonly Purge[] = [
      delete from sandboxes where id in (select id from ended) returning id`,
   ),
   purge(
+    'object-stores',
+    `delete from object_stores where id in (
+       select o.id from object_stores o
+        where o.deleted_at < now() - $1 * interval '1 day'
+          and not exists (select 1 from object_store_mounts m where m.object_store_id = o.id)
+        order by o.deleted_at limit $2 for update skip locked)
+     returning id`,
+  ),
+  purge(
+    'volumes',
+    `delete from volumes where id in (
+       select v.id from volumes v
+        where v.deleted_at < now() - $1 * interval '1 day' and v.erased_at is not null
+          and not exists (select 1 from volume_attachments a where a.volume_id = v.id)
+        order by v.deleted_at limit $2 for update skip locked)
+     returning id`,
+  ),
+  purge(
     'jobs',
     `delete from jobs where id in (
        select id from jobs where finished_at < now() - $1 * interval '1 day' order by finished_at limit $2 for update skip locked)

@@ -1,6 +1,6 @@
-/** Reads from the data servers of hosts: logs of sandboxes and of builds, which are not stored in the database. */
+/** Asks the data servers of hosts: for logs of sandboxes and of builds, which are not stored in the database, and for ports. */
 import type { Readable } from 'node:stream';
-import { badGateway } from '@releap/contract';
+import { badGateway, PORT_STREAM_PROTOCOL, portStreamPath } from '@releap/contract';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
 import type { DataTokens } from '../credentials/data-tokens.ts';
@@ -23,6 +23,21 @@ export interface HostLog {
   signal: AbortSignal;
 }
 
+export interface HostPort {
+  runnerId: string;
+  dataUrl: string;
+  /** UUID of the sandbox. */
+  sandboxId: string;
+  port: number;
+  signal: AbortSignal;
+}
+
+export interface HostOrder extends Omit<HostLog, 'follow' | 'signal'> {
+  /** JSON. */
+  body: object;
+  deadlineMs: number;
+}
+
 /** A client of the runners' data servers. */
 export interface HostClient extends AsyncDisposable {
   /**
@@ -30,6 +45,14 @@ export interface HostClient extends AsyncDisposable {
    * @throws 502 when the host does not answer, or answers otherwise; 503 when it has not joined
    */
   log(log: HostLog): Promise<Readable | undefined>;
+  /** Whether a port of a sandbox accepts connections. Also false when its host does not answer. */
+  listens(port: HostPort): Promise<boolean>;
+  /**
+   * Has something done.
+   * @returns `refused` with the reason of a 4xx
+   * @throws 502 when the host does not answer, or fails; 503 when it has not joined
+   */
+  post(order: HostOrder): Promise<{ refused?: string }>;
   close(): Promise<void>;
 }
 
@@ -83,9 +106,71 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
       if (answer.statusCode === 404) return undefined;
       throw badGateway(`the host of ${shown} answered ${answer.statusCode}`);
     },
+    async listens({ runnerId, dataUrl, sandboxId, port, signal }) {
+      const { token } = await dataTokens.issue(runnerId, sandboxId);
+      try {
+        const { socket } = await poolFor(dataUrl).upgrade({
+          path: portStreamPath(sandboxId, port),
+          protocol: PORT_STREAM_PROTOCOL,
+          headers: { authorization: `Bearer ${token}` },
+          signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MS)]),
+        });
+        socket.on('error', () => undefined).destroy();
+        return true;
+      } catch {
+        return false;
+      }
+    },
+    async post({ runnerId, dataUrl, path, subject, shown, body, deadlineMs }) {
+      const { token } = await dataTokens.issue(runnerId, subject);
+      let status: number;
+      let text: string;
+      try {
+        const answer = await poolFor(dataUrl).request({
+          method: 'POST',
+          path,
+          headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+          body: JSON.stringify(body),
+          headersTimeout: deadlineMs,
+          bodyTimeout: SILENCE_MS,
+        });
+        status = answer.statusCode;
+        text = await readText(answer.body);
+      } catch (error) {
+        throw Object.assign(badGateway(`the host of ${shown} did not answer`), { cause: error });
+      }
+      if (status < 400) return {};
+      if (status < 500 && status !== 401) return { refused: reasonIn(text) };
+      throw badGateway(`the host of ${shown} answered ${status}`);
+    },
     close,
     [Symbol.asyncDispose]: close,
   };
+}
+
+const REASON_MAX_BYTES = 64 * 1024;
+
+/** @throws for a longer text */
+async function readText(body: Readable): Promise<string> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of body as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (bytes > REASON_MAX_BYTES) throw new Error('too long an answer');
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+/** What an error body says. A guest may have written it. */
+function reasonIn(text: string): string {
+  try {
+    const { error } = JSON.parse(text) as { error?: unknown };
+    if (typeof error === 'string') return error.replaceAll(/[^\P{C}]/gu, ' ').slice(0, 500);
+  } catch {
+    // Of another form.
+  }
+  return 'no reason was given';
 }
 
 /**

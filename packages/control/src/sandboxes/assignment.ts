@@ -5,7 +5,7 @@ import type { AssignableRow } from './environment.ts';
 
 /** The sandbox's assignment to its runner. */
 export function toAssignment(row: AssignableRow): SandboxAssignment {
-  const { name, origin, vcpus, ports, egress_policy } = row.spec;
+  const { name, origin, vcpus, ports, egress_policy, entrypoint } = row.spec;
   return {
     kind: 'sandbox',
     id: row.id,
@@ -27,17 +27,20 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
       ports,
       // The deletion of a sandbox needs no environment.
       env: row.desired === 'deleted' ? {} : row.env,
+      ...(entrypoint === undefined ? {} : { entrypoint }),
       persistent: row.persistent,
       ...(row.persistent && row.manifest_name !== null ? { disk_manifest: row.manifest_name } : {}),
       spot: row.spot,
       ...(row.egressSecrets === undefined ? {} : { egress_secrets: row.egressSecrets }),
+      ...(row.objectStores === undefined ? {} : { object_stores: row.objectStores }),
+      ...(row.volumes === undefined ? {} : { volumes: row.volumes }),
       ...(egress_policy === null ? {} : { egress: egress_policy }),
     },
   };
 }
 
 /** Pins the digest of a sandbox that has run: its disk is based on that root image, not on a later one of the same tag. */
-export function pinned({ spec, manifest_name }: SandboxRow): RootSource {
+export function pinned({ spec, manifest_name }: Pick<SandboxRow, 'spec' | 'manifest_name'>): RootSource {
   return pinRoot(spec.root, manifest_name);
 }
 

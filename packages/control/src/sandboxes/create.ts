@@ -23,16 +23,19 @@ import {
 import type { Artifacts } from '../artifacts/artifacts.ts';
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
-import { resolveRoot, type ReadImage, type ResolvedRoot } from '../images/resolve-root.ts';
+import { assertAvailable, resolveRoot, type ReadImage, type ResolvedRoot } from '../images/resolve-root.ts';
 import type { ControlLimits } from '../limits.ts';
 import type { Regions } from '../regions/regions.ts';
 import { isOvercommitted, type Need } from '../scheduler/placement.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
+import { copyMounts, insertMounts, resolveMount, type ResolvedMount } from '../object-stores/mounts.ts';
 import { copySecrets, mintByName } from '../secrets/placeholders.ts';
+import { insertAttachments, resolveAttachments, type ResolvedAttachment } from '../volumes/attachments.ts';
 import { keepSnapshot, snapshotByName, snapshotEnvironment } from '../snapshots/queries.ts';
 import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
 import type { SnapshotRow } from '@releap/database';
 import { createSandbox, type CreateSandbox } from './insert.ts';
+import { insertLease } from './leases.ts';
 import type { ReadRecord } from './queries.ts';
 
 export interface CreateContext {
@@ -79,6 +82,11 @@ export async function createForTenant(
   await context.requireCredits(principal.orgId);
   const { sandbox, region, root, snapshot } = await resolveSource(context, principal, body, asked);
   const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
+  const mounts = await Promise.all(
+    sandbox.object_store_mounts.map((mount) => resolveMount(database.pool, principal.projectId, mount)),
+  );
+
+  const attachments = await resolveAttachments(database.pool, principal.projectId, sandbox.volumes);
 
   const place = scheduler.queue.admit(id, principal.orgId);
   if ('refused' in place) throw overloaded(`${place.refused}: try again later`);
@@ -87,14 +95,35 @@ export async function createForTenant(
   try {
     const create: CreateSandbox = {
       owner: { kind: 'project', projectId: principal.projectId },
-      spec: { ...sandbox, name, region, cpu_arch, root: root.root, image_ref: root.imageRef },
+      spec: {
+        ...sandbox,
+        name,
+        region,
+        cpu_arch,
+        root: root.root,
+        image_ref: root.imageRef,
+        volumeCount: attachments.length,
+      },
       source: { kind: 'image' },
       ids: { id, jobId, accessToken },
       secrets,
       deadlineMs: limits.deadlines.pending,
     };
-    if (snapshot === undefined) await createSandbox(database.pool, create);
-    else await createFromSnapshot(database, create, snapshot, Object.keys(body.env ?? {}));
+    if (snapshot !== undefined)
+      await createFromSnapshot(database, create, snapshot, Object.keys(body.env ?? {}), {
+        mounts,
+        attachments,
+        lease: body.lease_s,
+      });
+    else if (mounts.length + attachments.length === 0 && body.lease_s === undefined)
+      await createSandbox(database.pool, create);
+    else
+      await database.transaction(async (on) => {
+        await createSandbox(on, create);
+        await insertMounts(on, id, mounts);
+        await insertAttachments(on, id, attachments);
+        if (body.lease_s !== undefined) await insertLease(on, id, body.lease_s);
+      });
     place.taken();
   } catch (error) {
     place.withdraw();
@@ -131,11 +160,7 @@ async function resolveSource(
       scheduler.regionWithMostCapacity(needOf(asked, limits)),
     );
     const root = await resolveRoot(readImage, principal.projectId, asked.image);
-    const built = root.root.type === 'stored' ? root.root.digest : undefined;
-    if (built !== undefined && !(await artifacts.isImageAvailable(principal.projectId, built, region)))
-      throw conflict(
-        `image ${quote(root.imageRef)} is still replicating into the region ${quote(region)}: try again in a moment`,
-      );
+    await assertAvailable(artifacts, principal.projectId, root, region);
     return { sandbox: asked, region, root };
   }
   const { name } = asked.image;
@@ -176,6 +201,7 @@ function needOf(asked: ResolvedSandbox, { overcommit }: ControlLimits): Omit<Nee
     requiredRunnerId: null,
     isBuilt: asked.image.type === 'dockerfile',
     isDocker: asked.image.type === 'dockerfile' && asked.image.docker === true,
+    volumes: asked.volumes.map(({ volume }) => volume),
     overcommitted: isOvercommitted(asked, overcommit),
   };
 }
@@ -191,7 +217,7 @@ const HOST = statement<SnapshotHost>(
 
 /**
  * Locks the snapshot, so that it exists when the row is inserted, which then protects it from deletion. A full
- * snapshot keeps the secrets of its source.
+ * snapshot keeps the secrets and mounts of its source.
  * @param given names of the variables that the client sets
  */
 async function createFromSnapshot(
@@ -199,6 +225,15 @@ async function createFromSnapshot(
   create: CreateSandbox,
   { id: snapshotId, name, kind, sandbox_id: from }: SnapshotRow,
   given: readonly string[],
+  {
+    mounts,
+    attachments,
+    lease,
+  }: {
+    mounts: readonly ResolvedMount[];
+    attachments: readonly ResolvedAttachment[];
+    lease: number | undefined;
+  },
 ): Promise<void> {
   await database.transaction(async (client) => {
     const snapshot = await keepSnapshot(client, snapshotId);
@@ -212,5 +247,9 @@ async function createFromSnapshot(
       );
     const spec = { ...create.spec, env: { ...create.spec.env, ...copied } };
     await createSandbox(client, { ...create, spec, source: { kind: 'snapshot', snapshot } });
+    if (kind === 'full' && from !== null) await copyMounts(client, { from, to: create.ids.id });
+    await insertMounts(client, create.ids.id, mounts);
+    await insertAttachments(client, create.ids.id, attachments);
+    if (lease !== undefined) await insertLease(client, create.ids.id, lease);
   });
 }

@@ -15,6 +15,9 @@ export interface AssignableRow extends SandboxRow {
   root: RootSource;
   /** Where its secrets may be sent, if anywhere. */
   egressSecrets?: SandboxSpec['egress_secrets'];
+  /** What it mounts when it boots. */
+  objectStores?: SandboxSpec['object_stores'];
+  volumes?: SandboxSpec['volumes'];
 }
 
 /** Whether an assignment needs the environment: a deletion does not. */

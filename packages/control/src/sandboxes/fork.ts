@@ -14,6 +14,7 @@ import {
 } from '@releap/contract';
 import { queryAll, columns, queryOne, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
+import { copyMounts } from '../object-stores/mounts.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { isOvercommitted } from '../scheduler/placement.ts';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
@@ -106,6 +107,7 @@ export async function forkSandbox(
       deadlineMs: limits.deadlines.assigned,
     });
     if (row === undefined) throw new Error('the fork was not written');
+    await copyMounts(client, { from: id, to: row.id });
     await queryAll(client, KEEP_SOURCE, [id, row.id]);
     // The child is allocated already. A child that becomes paused needs no cores and memory of the host.
     const runs = row.desired === 'running';

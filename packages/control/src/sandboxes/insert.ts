@@ -42,6 +42,12 @@ export interface NewSandboxSpec
   root: RootSource;
   /** The requested image. */
   image_ref: string;
+  /** Runs instead of the entrypoint and command of the image. */
+  entrypoint?: string[];
+  /** How many volumes it has; the caller writes these (`insertAttachments`). None when absent. */
+  volumeCount?: number;
+  /** The one host that it may run on. */
+  required_runner_id?: string;
 }
 
 /** Where memory and disk come from. */
@@ -86,10 +92,10 @@ const insert = (name: string, returning: string) =>
      )
      insert into sandboxes as s (id, job_id, project_id, env_bytes, owner_kind, owner_service, region, status, desired, deadline_at,
        mode, cpu, mem_mib, scratch_mib, gpu_host, docker_data_mib, persistent, spot, cpu_arch, spec, access_token_hash,
-       parent_snapshot_id, start_from, has_memory, runner_id, held, forked_from)
+       parent_snapshot_id, start_from, has_memory, runner_id, held, forked_from, volume_count)
      values ($1, $2, $3, $6, $7, $8, $9, $10, $11, now() + $12 * interval '1 millisecond',
        $13, $14, $15, $16, $17, $18, $19, $20, $21, $22::jsonb, $23,
-       $25, $26, $27, $24, $24::uuid is not null, $28)
+       $25, $26, $27, $24, $24::uuid is not null, $28, $29)
      returning ${returning}`,
   );
 const INSERT = insert('sandbox-insert', 's.id');
@@ -139,6 +145,7 @@ export async function createSandbox(
     initial.start_from,
     initial.has_memory,
     source.kind === 'fork' ? source.from.id : null,
+    spec.volumeCount ?? 0,
   ]);
   return runnerId === null ? undefined : written;
 }
@@ -156,8 +163,19 @@ function originOf(source: Source): Origin | null {
 }
 
 function stored(spec: NewSandboxSpec, origin: Origin | null): StoredSpec {
-  const { name, vcpus, ports, egress_policy, image_ref, root } = spec;
-  return { version: 1, name, vcpus, ports, egress_policy, image_ref, root, origin };
+  const { name, vcpus, ports, egress_policy, image_ref, root, entrypoint, required_runner_id } = spec;
+  return {
+    version: 1,
+    name,
+    vcpus,
+    ports,
+    egress_policy,
+    image_ref,
+    root,
+    origin,
+    ...(entrypoint === undefined ? {} : { entrypoint }),
+    ...(required_runner_id === undefined ? {} : { required_runner_id }),
+  };
 }
 
 /** The spec of a copy of this sandbox, with the given environment and name. */

@@ -3,6 +3,7 @@ import type { Module } from '../module.ts';
 import { createAssignmentSecrets } from '../secrets/assignment-secrets.ts';
 import { endOverdue } from './deadlines.ts';
 import { sandboxMetrics } from './metrics.ts';
+import { leaseExpiry } from './leases.ts';
 import { createSandboxKind } from './reconciled-kind.ts';
 import { releaseForkSources } from './pending-forks.ts';
 import { sandboxRoutes } from './routes.ts';
@@ -24,6 +25,7 @@ export function sandboxesModule(context: ControlContext): Module {
           releaseForkSources(context.database, (event, rows) => context.lifecycle.apply(event, rows)),
       },
       { name: 'sandbox-deadlines', everyMs: limits.sweepMs, leased: true, run: () => endOverdue(context) },
+      { name: 'sandbox-leases', everyMs: limits.sweepMs, leased: true, run: leaseExpiry(context) },
     ],
     teardown: sandboxTeardown(context),
     kinds: [

@@ -8,9 +8,12 @@ import {
   type Database,
   type SandboxRow,
 } from '@releap/database';
+import { guestStores } from '../object-stores/mounts.ts';
+import { volumeMounts } from '../volumes/attachments.ts';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
 import type { AssignmentSecrets } from '../secrets/assignment-secrets.ts';
-import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
+import { assignmentPages } from '../runners/assignment-pages.ts';
+import type { Generation, ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
 import { reportBatches } from '../runners/report-batches.ts';
 import { toAssignment } from './assignment.ts';
@@ -58,7 +61,6 @@ const NEVER_STARTED = statement<{ id: string }>(
     where id = any($1::uuid[]) and status in ('assigned', 'building', 'booting') and manifest_name is null`,
 );
 
-const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
 /** Bound on the environments and Dockerfiles of a batch; a single one may be larger. */
 const BATCH_BYTES = 4 * 1024 * 1024;
 const LOST_BATCH = 500;
@@ -76,20 +78,33 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
     const newer = ids.size === 0 ? [] : await queryAll(database.pool, BY_ID, [[...ids], runnerId]);
     const present = whole.filter(({ id }) => !ids.has(id));
     const readable = await secrets.withDomains([...present, ...newer.map((row) => assignable(row))]);
-    return (await credentials.withPullCredentials(readable)).map(toAssignment);
+    const living = readable.filter(({ desired }) => desired !== 'deleted');
+    const stores = await guestStores(
+      database.pool,
+      living.map(({ id }) => id),
+    );
+    const attached = await volumeMounts(
+      database.pool,
+      living.filter(({ volume_count }) => volume_count > 0).map(({ id }) => id),
+    );
+    const mounting = readable.map((row) => {
+      const objectStores = stores.get(row.id);
+      const volumes = attached.get(row.id);
+      return {
+        ...row,
+        ...(objectStores === undefined ? {} : { objectStores }),
+        ...(volumes === undefined ? {} : { volumes }),
+      };
+    });
+    return (await credentials.withPullCredentials(mounting)).map(toAssignment);
   }
 
   return {
     kind: 'sandbox',
 
     async *assignments(runnerId) {
-      for (let after = LOWEST_ID; ; ) {
-        const page = await queryAll(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
+      for await (const page of assignmentPages(database.pool, PAGE, runnerId))
         for (const batch of batchesOfBytes(page)) yield await complete(runnerId, batch);
-        const last = page.at(-1);
-        if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
-        after = last.id;
-      }
     },
 
     async assignmentsById(runnerId, ids) {

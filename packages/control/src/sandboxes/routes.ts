@@ -27,6 +27,7 @@ import { createForTenant, type CreateContext } from './create.ts';
 import { deleteSandbox } from './delete.ts';
 import { deniedEgressRoutes } from './denied-egress.ts';
 import { forkSandbox } from './fork.ts';
+import { leaseRoutes } from './leases.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes } from './logs.ts';
 import { getFacts, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
@@ -95,6 +96,7 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
       ),
   );
 
+  leaseRoutes(planes, context);
   logRoutes(planes, context);
   deniedEgressRoutes(planes, context);
 

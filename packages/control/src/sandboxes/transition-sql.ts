@@ -74,7 +74,7 @@ const JOB = `update jobs j set
 /** Erases the environment of a deleted sandbox. */
 const ERASE = `delete from sandbox_env e using moved m where e.sandbox_id = m.id and m.status = 'deleted'`;
 
-const SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
+export const SANDBOX_SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
   table: 'sandboxes',
   columns: SANDBOX_COLUMNS,
   input: {
@@ -115,7 +115,3 @@ const SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     ...(rows.some((row) => row.to === 'deleted') ? { erased: ERASE } : {}),
   }),
 });
-
-/** The statement of an event and its parameters. Undefined for an event that never writes (`fork`). */
-export const transitionStatement = SQL.statement;
-export const SANDBOX_SQL = SQL;

@@ -40,7 +40,7 @@ const ABSENT_MS = 6 * 3_600_000;
  * How the rows are counted: as `allocation` in placement.ts does. $1..$3 times that cores, memory and disk are
  * overcommitted; $4 whether burstable sandboxes that are not spot are overcommitted too.
  */
-export function overcommitValues(overcommit: Overcommit): [number, number, number, boolean] {
+function overcommitValues(overcommit: Overcommit): [number, number, number, boolean] {
   return [overcommit.cpu, overcommit.mem, overcommit.disk, overcommit.tier === 'burstable'];
 }
 const SHARE = (parameter: string): string =>

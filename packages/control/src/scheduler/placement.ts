@@ -1,5 +1,6 @@
 /** Which host a sandbox is placed on. Pure: numbers in, a choice or a reason out. */
 import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, type RunnerFacts } from '@releap/contract';
+import { VOLUMES_CAPABILITY } from '@releap/contract/runner';
 import type { Overcommit } from '../limits.ts';
 
 export interface Host {
@@ -35,6 +36,12 @@ export interface Need extends Resources {
   isDocker?: boolean;
   /** Hosts that have the image or snapshot that it is made from. Others must fetch it. */
   holders?: readonly string[];
+  /** The volumes that it mounts. */
+  volumes?: readonly string[];
+  /** Hosts that have a copy of one of them. */
+  copyHolders?: readonly string[];
+  /** Hosts where one of them is mounted, or has changes that are not committed: there they are seen at once, and not merged. */
+  mountedOn?: readonly string[];
   /** Its guarantees may be overcommitted: see `isOvercommitted`. */
   overcommitted: boolean;
 }
@@ -144,12 +151,22 @@ function fitsEmptyHost(need: Resources, facts: RunnerFacts): boolean {
 /** A host that has what the sandbox is made from is chosen unless another one has so much more of its capacity left. */
 const HOLDER_BONUS = 0.5;
 
-/** The remaining share of the scarcest resource: the larger, the better spread. And whether nothing must be fetched. */
-function score(asked: Resources, host: Host, holders: readonly string[] = []): number {
+/** The same for a copy of a volume, and for a volume that is in use there. */
+const COPY_BONUS = 0.25;
+const MOUNTED_BONUS = 1;
+
+/** The remaining share of the scarcest resource: the larger, the better spread. And whether nothing must be fetched or merged. */
+function score(asked: Resources, host: Host, need: Partial<Need> = {}): number {
+  const { holders = [], copyHolders = [], mountedOn = [] } = need;
   const all = allocatable(host.facts);
   const left = plus(free(host), asked, -1);
   const share = Math.min(left.cpu / all.cpu, left.mem_mib / all.mem_mib, left.disk_mib / all.disk_mib);
-  return share + (holders.includes(host.id) ? HOLDER_BONUS : 0);
+  return (
+    share +
+    (holders.includes(host.id) ? HOLDER_BONUS : 0) +
+    (copyHolders.includes(host.id) ? COPY_BONUS : 0) +
+    (mountedOn.includes(host.id) ? MOUNTED_BONUS : 0)
+  );
 }
 
 /**
@@ -170,7 +187,7 @@ export function choose(
   let most = -Infinity;
   for (const host of here) {
     if (!isEligible(need, host) || !fitsBeside(asked, free(host), reservations.get(host.id))) continue;
-    const left = score(asked, host, need.holders);
+    const left = score(asked, host, need);
     if (left > most) {
       best = host;
       most = left;
@@ -190,18 +207,20 @@ function couldTake(need: Need, host: Host): boolean {
     host.region === need.region &&
     (need.requiredRunnerId ?? host.id) === host.id &&
     (need.arch ?? host.facts.arch) === host.facts.arch &&
-    canBuild(need, host) &&
+    lackingCapability(need, host) === undefined &&
     fitsEmptyHost(need, host.facts)
   );
 }
 
-function canBuild(
-  { isBuilt = false, isDocker = false }: Pick<Need, 'isBuilt' | 'isDocker'>,
+/** What the host cannot do that the sandbox needs. */
+function lackingCapability(
+  { isBuilt = false, isDocker = false, volumes = [] }: Pick<Need, 'isBuilt' | 'isDocker' | 'volumes'>,
   { capabilities }: Host,
-): boolean {
+): 'builds' | 'volumes' | undefined {
   const needed = isBuilt ? [DOCKERFILE_CAPABILITY, ...(isDocker ? [DOCKER_CAPABILITY] : [])] : [];
   const known = capabilities ?? [DOCKERFILE_CAPABILITY];
-  return needed.every((capability) => known.includes(capability));
+  if (!needed.every((capability) => known.includes(capability))) return 'builds';
+  return volumes.length > 0 && !known.includes(VOLUMES_CAPABILITY) ? 'volumes' : undefined;
 }
 
 /**
@@ -254,9 +273,13 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
       unsatisfiable: true,
     };
   }
-  const capable = sameArch.filter((host) => canBuild(need, host));
-  if (capable.length === 0)
-    return { reason: `no host of ${region} builds Dockerfiles (RELEAP_BUILDS is 0)`, unsatisfiable: true };
+  const capable = sameArch.filter((host) => lackingCapability(need, host) === undefined);
+  if (capable.length === 0) {
+    const lacks = sameArch.some((host) => lackingCapability(need, host) === 'volumes')
+      ? 'can mount volumes (`rlp doctor` on the host says why)'
+      : 'builds Dockerfiles (RELEAP_BUILDS is 0)';
+    return { reason: `no host of ${region} ${lacks}`, unsatisfiable: true };
+  }
   if (need.gpus > 0 && !capable.some((host) => host.facts.gpus >= need.gpus)) {
     const most = Math.max(...capable.map((host) => host.facts.gpus));
     return {

@@ -58,12 +58,20 @@ export function planRound(
   const { overcommit, reserveAfterMs } = options;
   const plan: Plan = { place: [], reject: [], waiting: [], reservations: [] };
   const reserved = new Map<string, Resources>();
-  for (const { id, need, spot, waitedMs, reservedRunnerId } of pending) {
+  const mounted = new Map<string, string[]>();
+  for (const { id, need: asks, spot, waitedMs, reservedRunnerId } of pending) {
+    const { volumes = [], mountedOn = [] } = asks;
+    // Sandboxes of one round with a volume in common are together too.
+    const need = {
+      ...asks,
+      mountedOn: [...mountedOn, ...volumes.flatMap((volume) => mounted.get(volume) ?? [])],
+    };
     const choice = choose(need, hosts, overcommit, reserved);
     const asked = allocation(need, overcommit);
     if ('host' in choice) {
       choice.host.used = plus(choice.host.used, asked);
       plan.place.push({ id, runnerId: choice.host.id });
+      for (const volume of volumes) mounted.set(volume, [...(mounted.get(volume) ?? []), choice.host.id]);
       continue;
     }
     if (choice.unsatisfiable) {

@@ -3,6 +3,7 @@
  * gets them back only if they are free. Otherwise the request is refused at once instead of queued, because the wait for
  * others to end would have no known limit. Spot sandboxes are evicted for it, so that a retry succeeds.
  */
+import { VOLUMES_CAPABILITY } from '@releap/contract/runner';
 import type { Database } from '@releap/database';
 import type { ControlLimits } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
@@ -56,6 +57,15 @@ export async function restart(
         gpus: row.gpu_host,
         overcommitted: isOvercommitted(row, limits.overcommit),
       };
+      // Without them it would boot with empty folders in their place.
+      if (row.volume_count > 0 && host?.capabilities?.includes(VOLUMES_CAPABILITY) !== true)
+        // No eviction would help.
+        throw new InsufficientCapacityError('its host cannot mount volumes now', row, {
+          ...need,
+          cpu: 0,
+          mem_mib: 0,
+          gpus: 0,
+        });
       const why = host === undefined ? 'it has no host' : admissionError(host, need, limits);
       if (why !== undefined) throw new InsufficientCapacityError(why, row, need);
       return row;

@@ -4,6 +4,8 @@ import type { Logger } from 'pino';
 import type { ControlLimits, Overcommit } from '../limits.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
+import { PLACE as PLACE_VOLUMES, type CopyChange } from '../volumes/copy-statements.ts';
+import { isInUse } from '../volumes/uncommitted.ts';
 import { CreateQueue } from './create-queue.ts';
 import { createHostAdvice, readHosts } from './hosts.ts';
 import { preempt } from './preempt.ts';
@@ -40,7 +42,7 @@ export interface NeedRow {
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
-  /** The one host that has its source, which cannot be moved. */
+  /** The one host that it may run on, as the one that has its source, which cannot be moved. */
   required_runner_id: string | null;
   /** Its host builds its image. */
   is_built: boolean;
@@ -48,6 +50,9 @@ export interface NeedRow {
   /** The artifact that it is made from, and the hosts that have it. */
   artifact_id: string | null;
   holders: string[];
+  volumes: string[];
+  copy_holders: string[];
+  mounted_on: string[];
 }
 
 type PendingRow = NeedRow & { waited_ms: number; reserved_runner_id: string | null };
@@ -59,6 +64,7 @@ type PendingRow = NeedRow & { waited_ms: number; reserved_runner_id: string | nu
 export const NEED = `s.region, s.mode, s.spot, cpu_arch, cpu, mem_mib, gpu_host,
   scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end as disk_mib,
   coalesce(
+    (s.spec ->> 'required_runner_id')::uuid,
     (select k.runner_id from snapshots k where k.id = (s.spec -> 'origin' ->> 'snapshot_id')::uuid
         and (k.kind = 'full' or not exists (select 1 from artifacts a where a.id = k.id and a.stored_at is not null))),
     (select l.runner_id from artifacts a join artifact_locations l on l.artifact_id = a.id
@@ -68,7 +74,12 @@ export const NEED = `s.region, s.mode, s.spot, cpu_arch, cpu, mem_mib, gpu_host,
   coalesce((s.spec -> 'root' ->> 'docker')::boolean, false) as is_docker,
   sandbox_artifact(s.project_id, s.spec) as artifact_id,
   array(select l.runner_id from artifact_locations l
-         where l.artifact_id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' and l.desired <> 'deleted') as holders`;
+         where l.artifact_id = sandbox_artifact(s.project_id, s.spec) and l.status = 'present' and l.desired <> 'deleted') as holders,
+  array(select a.volume_id from volume_attachments a where s.volume_count > 0 and a.sandbox_id = s.id) as volumes,
+  array(select c.runner_id from volume_attachments a join volume_copies c on c.volume_id = a.volume_id
+         where s.volume_count > 0 and a.sandbox_id = s.id and c.desired = 'present' and c.present) as copy_holders,
+  array(select c.runner_id from volume_attachments a join volume_copies c on c.volume_id = a.volume_id
+         where s.volume_count > 0 and a.sandbox_id = s.id and c.desired = 'present' and ${isInUse('c')}) as mounted_on`;
 
 const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
@@ -98,6 +109,7 @@ export interface SchedulerOptions {
   database: Database;
   lifecycle: Lifecycle;
   artifacts: Pick<Artifacts, 'placed' | 'announce'>;
+  onVolumesChanged: (changes: readonly CopyChange[]) => void;
   limits: ControlLimits;
   log: Logger;
 }
@@ -106,6 +118,7 @@ export function createScheduler({
   database,
   lifecycle,
   artifacts,
+  onVolumesChanged,
   limits,
   log,
 }: SchedulerOptions): Scheduler {
@@ -122,10 +135,10 @@ export function createScheduler({
       noCapacityUntil = performance.now() + NO_CAPACITY_MS;
       return;
     }
-    const { moved, left, fetches } = await withSchedulerLock(database, async (client) => {
+    const { moved, left, fetches, copies } = await withSchedulerLock(database, async (client) => {
       // The whole queue: later requests may fit where the first ones do not.
       const pending = await queryAll(client, PENDING, [Math.max(ROUND, limits.createQueue)]);
-      if (pending.length === 0) return { moved: [], left: 0, fetches: [] };
+      if (pending.length === 0) return { moved: [], left: 0, fetches: [], copies: [] };
       const hosts = await readHosts(client, overcommit);
       const requests = pending.map((row) => toRequest(row, overcommit));
       const plan = planRound(requests, hosts, { overcommit, reserveAfterMs });
@@ -146,15 +159,19 @@ export function createScheduler({
       const needing = new Set(pending.filter((row) => row.artifact_id !== null).map(({ id }) => id));
       const fetching = placed.map(({ id }) => id).filter((id) => needing.has(id));
       const fetches = fetching.length === 0 ? [] : await artifacts.placed(client, fetching);
+      const attached = placed.filter(({ volume_count }) => volume_count > 0).map(({ id }) => id);
+      const copies = attached.length === 0 ? [] : await queryAll(client, PLACE_VOLUMES, [attached]);
       const rows: SandboxRow[] = [
         ...placed,
         ...(await lifecycle.applyWithin(client, 'reject', reject, { skipLocked: true })),
       ];
       const left = pending.length - rows.length;
       rows.push(...(await preempt(client, lifecycle, plan.waiting, overcommit, hosts)));
-      return { moved: rows, left, fetches };
+      return { moved: rows, left, fetches, copies };
     });
     artifacts.announce(fetches);
+    // Before the sandboxes that mount them.
+    if (copies.length > 0) onVolumesChanged(copies);
     if (moved.length > 0) lifecycle.announce(moved);
     if (left > 0) noCapacityUntil = performance.now() + NO_CAPACITY_MS;
   }
@@ -237,6 +254,9 @@ export function toNeed(row: NeedRow, overcommit: Overcommit): Need {
     isBuilt: row.is_built,
     isDocker: row.is_docker,
     holders: row.holders,
+    volumes: row.volumes,
+    copyHolders: row.copy_holders,
+    mountedOn: row.mounted_on,
     overcommitted: isOvercommitted(row, overcommit),
   };
 }

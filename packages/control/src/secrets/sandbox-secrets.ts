@@ -2,9 +2,7 @@
 import type { RunnerSecrets, SandboxSecret } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import type { Encryption } from '../encryption/encryption.ts';
-
-/** Values of one answer, in bytes; those of a single sandbox may be more. */
-const ANSWER_BYTES = 4 * 1024 * 1024;
+import { type Known, readChanged } from './read-changed.ts';
 
 /** Over `sandbox_secrets a`, `secrets x`, `sandboxes s`. $1 sandboxes, $2 their runner, or null for any */
 const FROM = `from sandbox_secrets a join secrets x on x.id = a.secret_id join sandboxes s on s.id = a.sandbox_id
@@ -35,9 +33,6 @@ const READ = statement<Row>(
      ${FROM} group by a.sandbox_id, x.id order by x.name, x.id`,
 );
 
-/** The revision of a sandbox without secrets. */
-const NONE = 'none';
-
 /**
  * Decrypted values of the sandboxes whose secrets have changed.
  * @param known sandboxes, with what the runner has of them
@@ -47,25 +42,17 @@ const NONE = 'none';
 export async function readSandboxSecrets(
   on: Queryable,
   encryption: Encryption,
-  known: readonly { id: string; revision?: string }[],
+  known: readonly Known[],
   runnerId: string | null,
 ): Promise<RunnerSecrets> {
   const ids = known.map(({ id }) => id);
-  const revisions = new Map(
-    (await queryAll(on, REVISIONS, [ids, runnerId])).map(({ id, revision }) => [id, revision]),
-  );
-  const answer: RunnerSecrets = { sandboxes: [], more: false };
-  let bytes = 0;
-  for (const { id, revision: has } of known) {
-    const revision = revisions.get(id) ?? NONE;
-    if (revision === has) continue;
-    if (bytes >= ANSWER_BYTES) return { ...answer, more: true };
-    const rows = revision === NONE ? [] : await queryAll(on, READ, [[id], runnerId]);
-    const secrets = await Promise.all(rows.map((row) => open(encryption, row)));
-    for (const { value } of secrets) bytes += Buffer.byteLength(value);
-    answer.sandboxes.push({ id, revision, secrets });
-  }
-  return answer;
+  const revisions = await queryAll(on, REVISIONS, [ids, runnerId]);
+  const { changed, more } = await readChanged(known, revisions, async (id) => {
+    const rows = await queryAll(on, READ, [[id], runnerId]);
+    const content = await Promise.all(rows.map((row) => open(encryption, row)));
+    return { content, bytes: content.reduce((sum, { value }) => sum + Buffer.byteLength(value), 0) };
+  });
+  return { sandboxes: changed.map(({ content, ...one }) => ({ ...one, secrets: content })), more };
 }
 
 async function open(encryption: Encryption, row: Row): Promise<SandboxSecret> {

@@ -13,6 +13,7 @@ import {
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
+import { isStoreCredential } from '../object-stores/credential-secrets.ts';
 
 /** Operations on secrets for both planes. The caller has been authorized for the project. */
 export interface Secrets {
@@ -33,9 +34,7 @@ interface Row {
   updated_at: Date;
 }
 
-/** Lists hide the credentials of object stores; there are no object stores yet. */
-const OBJECT_STORE = 'false';
-const METADATA = `name, allowed_domains, description, created_at, updated_at, ${OBJECT_STORE} as object_store`;
+const METADATA = `name, allowed_domains, description, created_at, updated_at, ${isStoreCredential('secrets')} as object_store`;
 
 /** $1 id, $2 project, $3 name, $4 domains, $5 description, $6 key, $7 envelope, $8 most secrets a project may have */
 const PUT = statement<{ id: string }>(
@@ -52,7 +51,7 @@ const PUT = statement<{ id: string }>(
 const LIST = statement<Row>(
   'secret-list',
   `select ${METADATA} from secrets
-    where project_id = $1 and deleted_at is null and ($2::boolean or not ${OBJECT_STORE}) order by name`,
+    where project_id = $1 and deleted_at is null and ($2::boolean or not ${isStoreCredential('secrets')}) order by name`,
 );
 
 const GET = statement<Row>(

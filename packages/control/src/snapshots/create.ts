@@ -16,6 +16,7 @@ import {
   SNAPSHOT_COLUMNS,
   statement,
   type Database,
+  type Queryable,
   type SandboxRow,
   type SnapshotRow,
 } from '@releap/database';
@@ -51,9 +52,9 @@ const INSERT = statement<SnapshotRow>(
    ), environment as (
      insert into snapshot_env (snapshot_id, env) select $1, e.env from sandbox_env e where e.sandbox_id = $5 and $6 = 'full'
    )
-   insert into snapshots as s (id, job_id, project_id, name, sandbox_id, kind, runner_id, parent_id, status, desired, held, deadline_at,
+   insert into snapshots as s (id, job_id, project_id, name, sandbox_id, kind, runner_id, parent_id, status, desired, held, deadline_at, owner_service,
      spec, env_bytes, manifest_name, region, mode, cpu, mem_mib, scratch_mib, cpu_arch)
-   select $1, $2, $3, $4, $5, $6, $7, $8, 'pending', 'ready', turn.now, now() + $9 * interval '1 millisecond',
+   select $1, $2, $3, $4, $5, $6, $7, $8, 'pending', 'ready', turn.now, now() + $9 * interval '1 millisecond', $11,
           b.spec || jsonb_build_object('root', $10::jsonb, 'name', null, 'origin', null),
           case when $6 = 'full' then b.env_bytes else 0 end, b.manifest_name, b.region, b.mode, b.cpu, b.mem_mib, b.scratch_mib,
           b.cpu_arch
@@ -84,6 +85,42 @@ export function snapshotRefusal(sandbox: SandboxRow, kind: SnapshotKind): string
   return undefined;
 }
 
+export interface NewSnapshot {
+  id: string;
+  jobId: string;
+  name: string;
+  /** Locked by the caller, in a state of which a snapshot can be taken (`snapshotRefusal`). */
+  sandbox: SandboxRow;
+  kind: SnapshotKind;
+  /** The part of the service that owns it; null: the project. */
+  ownerService: string | null;
+  deadlineMs: number;
+}
+
+/** The only insert of snapshots: announce the row after the commit. @throws a unique violation when the name is taken */
+export async function insertSnapshot(
+  client: Queryable,
+  { id, jobId, name, sandbox, kind, ownerService, deadlineMs }: NewSnapshot,
+): Promise<SnapshotRow> {
+  const parent =
+    sandbox.parent_snapshot_id === null ? undefined : await keepSnapshot(client, sandbox.parent_snapshot_id);
+  const [inserted] = await queryAll(client, INSERT, [
+    id,
+    jobId,
+    sandbox.project_id,
+    name,
+    sandbox.id,
+    kind,
+    sandbox.runner_id,
+    parent?.status === 'ready' ? parent.id : null,
+    deadlineMs,
+    JSON.stringify(pinned(sandbox)),
+    ownerService,
+  ]);
+  if (inserted === undefined) throw new Error('the snapshot was not written');
+  return inserted;
+}
+
 /** `POST /vms/:id/snapshots`: validates and inserts, under a lock of the sandbox. */
 export async function createSnapshot(
   { database, snapshots, limits }: SnapshotContext,
@@ -107,24 +144,14 @@ export async function createSnapshot(
       const why = snapshotRefusal(sandbox, kind);
       if (why !== undefined)
         throw conflict(`no ${kind} snapshot can be taken of sandbox ${quote(shownId)}: ${why}`);
-      const parent =
-        sandbox.parent_snapshot_id === null
-          ? undefined
-          : await keepSnapshot(client, sandbox.parent_snapshot_id);
-      const [inserted] = await queryAll(client, INSERT, [
-        generated.id,
-        generated.jobId,
-        projectId,
+      return insertSnapshot(client, {
+        ...generated,
         name,
-        id,
+        sandbox,
         kind,
-        sandbox.runner_id,
-        parent?.status === 'ready' ? parent.id : null,
-        limits.snapshotDeadlineMs,
-        JSON.stringify(pinned(sandbox)),
-      ]);
-      if (inserted === undefined) throw new Error('the snapshot was not written');
-      return inserted;
+        ownerService: null,
+        deadlineMs: limits.snapshotDeadlineMs,
+      });
     })
     .catch((error: unknown) => {
       if (!isUniqueViolation(error, 'snapshots_by_name')) throw error;

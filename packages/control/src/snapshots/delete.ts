@@ -9,7 +9,7 @@ const LOCK_SANDBOX = statement(
 /** Blocks new child snapshots and restores. */
 const LOCK = statement<{ id: string; name: string }>(
   'snapshot-delete-lock',
-  `select id, name from snapshots where id = $1 and project_id = $2 and status <> 'deleted' for update`,
+  `select id, name from snapshots where id = $1 and project_id = $2 and owner_service is null and status <> 'deleted' for update`,
 );
 const CHILD = statement<{ name: string; n: number }>(
   'snapshot-delete-child',

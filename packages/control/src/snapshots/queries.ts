@@ -42,11 +42,11 @@ const ROW = columns('s', SNAPSHOT_COLUMNS);
 
 const GET = statement<RecordRow>(
   'snapshot-get',
-  `select ${RECORD_SQL} from snapshots where id = $1 and project_id = $2 and status <> 'deleted'`,
+  `select ${RECORD_SQL} from snapshots where id = $1 and project_id = $2 and owner_service is null and status <> 'deleted'`,
 );
 const BY_NAME = statement<SnapshotRow>(
   'snapshot-by-name',
-  `select ${ROW} from snapshots s where name = $1 and project_id = $2 and status <> 'deleted'`,
+  `select ${ROW} from snapshots s where name = $1 and project_id = $2 and owner_service is null and status <> 'deleted'`,
 );
 /** Locks it against changes until the end of the transaction. */
 const KEEP = statement<SnapshotRow>(
@@ -62,7 +62,7 @@ const ENV = statement<{ env: Environment }>(
 const LIST = newestFirst<RecordRow>('snapshot-list', {
   columns: RECORD_SQL,
   from: 'snapshots',
-  where: `project_id = $1 and status <> 'deleted'`,
+  where: `project_id = $1 and owner_service is null and status <> 'deleted'`,
   parameters: 1,
 });
 

@@ -1,7 +1,8 @@
 /** Snapshots as a reconciled kind: their assignments, and the handling of observations. */
 import type { SnapshotReport } from '@releap/contract/runner';
 import { queryAll, statement, type Database } from '@releap/database';
-import { ASSIGNMENT_PAGE_ROWS, type Generation, type ReconciledKind } from '../runners/kind.ts';
+import { assignedRows } from '../runners/assigned-rows.ts';
+import type { Generation, ReconciledKind } from '../runners/kind.ts';
 import { readReason } from '../runners/read-reason.ts';
 import { reportBatches } from '../runners/report-batches.ts';
 import { toSnapshotAssignment, type AssignedSnapshot } from './assignment.ts';
@@ -32,29 +33,15 @@ const PENDING = statement<{ id: string }>(
   `select id from snapshots where id = any($1::uuid[]) and status = 'pending'`,
 );
 
-const LOWEST_ID = '00000000-0000-0000-0000-000000000000';
-
 export function createSnapshotKind(database: Database, snapshots: Snapshots): ReconciledKind {
   return {
     kind: 'snapshot',
-
-    async *assignments(runnerId) {
-      for (let after = LOWEST_ID; ; ) {
-        const page = await queryAll(database.pool, PAGE, [runnerId, after, ASSIGNMENT_PAGE_ROWS]);
-        yield page.map(toSnapshotAssignment);
-        const last = page.at(-1);
-        if (last === undefined || page.length < ASSIGNMENT_PAGE_ROWS) return;
-        after = last.id;
-      }
-    },
-
-    async assignmentsById(runnerId, ids) {
-      return (await queryAll(database.pool, BY_ID, [ids, runnerId])).map(toSnapshotAssignment);
-    },
-
-    generations: (runnerIds, afterId, limit) =>
-      queryAll(database.pool, GENERATIONS, [runnerIds, afterId, limit]),
-
+    ...assignedRows(database.pool, {
+      page: PAGE,
+      byId: BY_ID,
+      generations: GENERATIONS,
+      toAssignment: toSnapshotAssignment,
+    }),
     async observe(runnerId, reports) {
       for (const [status, batch] of reportBatches(reports as readonly SnapshotReport[])) {
         const changes = batch.map((report) => toChange(runnerId, report));

@@ -45,6 +45,8 @@ export function restoredSandbox(
   for (const [field, used] of [
     ['gpu_host', asked.gpu_host > 0],
     ['docker_data_mib', asked.docker_data_mib !== null],
+    ['object_store_mounts', asked.object_store_mounts.length > 0],
+    ['volumes', asked.volumes.length > 0],
   ] as const) {
     if (used)
       throw badRequest(
@@ -108,12 +110,20 @@ export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost, stor
     refuse(`its host ${host.id} has not been heard from since ${host.last_seen_at.toISOString()}`);
   if (host.draining_since !== null) refuse(`its host ${host.id} is being drained`);
   if (snapshot.kind === 'disk') return;
-  const marker = cpuMarker(host.facts);
-  const vmms = host.facts.restorable_vmms ?? [host.facts.vmm];
+  const mismatch = platformMismatch(snapshot, host.facts);
+  if (mismatch !== undefined) refuse(mismatch);
+}
+
+/** Why memory that was captured on a host cannot be resumed there any more; undefined when it can. The end of a sentence. */
+export function platformMismatch(
+  snapshot: Pick<SnapshotRow, 'fc_version' | 'cpu_marker'>,
+  facts: RunnerFacts,
+): string | undefined {
+  const marker = cpuMarker(facts);
+  const vmms = facts.restorable_vmms ?? [facts.vmm];
   if (snapshot.fc_version === null || !vmms.includes(snapshot.fc_version))
-    refuse(
-      `it was taken with the VMM ${quote(snapshot.fc_version)}, and its host has ${vmms.map(quote).join(', ')} now`,
-    );
+    return `it was taken with the VMM ${quote(snapshot.fc_version)}, and its host has ${vmms.map(quote).join(', ')} now`;
   if (snapshot.cpu_marker !== marker)
-    refuse(`it was taken on the CPU ${quote(snapshot.cpu_marker)}, and its host has ${quote(marker)} now`);
+    return `it was taken on the CPU ${quote(snapshot.cpu_marker)}, and its host has ${quote(marker)} now`;
+  return undefined;
 }

@@ -4,7 +4,7 @@ import { queryAll, statement, type Database } from '@releap/database';
  * Phases of a teardown, in this order. `revoke`: nothing new can be created. `stop`: running resources end. `erase`:
  * tenants' data is removed. The order saves repeated work; a step must be correct whatever earlier ones have left.
  */
-export const TEARDOWN_PHASES = ['revoke', 'stop', 'erase'] as const;
+const TEARDOWN_PHASES = ['revoke', 'stop', 'erase'] as const;
 export type TeardownPhase = (typeof TEARDOWN_PHASES)[number];
 
 /** Removes one kind of resource of a deleted project. */

@@ -1,7 +1,7 @@
 /** Partitions of the records of use: made ahead, and dropped after their retention. */
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
-import { dropPartition } from '../retention/partitions.ts';
+import { dropEndedPartitions } from '../retention/partitions.ts';
 import type { UsageSettings } from './settings.ts';
 
 /**
@@ -20,14 +20,6 @@ const MAKE = statement<{ parent: string; low: string; made: boolean }>(
     where to_regclass(parent || case when high - low = 1 then to_char(low, '_YYYY_MM_DD') else to_char(low, '_YYYY_MM') end) is null`,
 );
 
-/** Partitions whose rows are all older. $1 table, $2 retention in days */
-const ENDED = statement<{ name: string }>(
-  'usage-partitions-ended',
-  `select c.relname as name
-     from pg_inherits i join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = $1::text::regclass
-      and substring(pg_get_expr(c.relpartbound, c.oid) from 'TO \\(''([^'']+)''\\)')::timestamptz < now() - $2 * interval '1 day'`,
-);
 /** What a service that made no partitions in time has stored. $1 retention in days */
 const PURGE_MINUTES = statement(
   'usage-minutes-purge',
@@ -62,10 +54,7 @@ export async function dropUsagePartitions(
     { table: 'usage_hours', days: settings.hourDays, purge: PURGE_HOURS },
   ];
   for (const { table, days, purge } of tables) {
-    for (const { name } of await queryAll(database.pool, ENDED, [table, days])) {
-      await dropPartition(database, name);
-      log.info({ partition: name, days }, 'dropped expired records of use');
-    }
+    await dropEndedPartitions(database, { table, days }, log);
     await queryAll(database.pool, purge, [days]);
   }
 }

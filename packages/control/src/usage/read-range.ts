@@ -19,20 +19,28 @@ function readTime(name: string, text: string): Date {
   return date;
 }
 
+export interface RangeBounds {
+  /** Longest range. */
+  maxDays: number;
+  /** Added to the refusal of a longer one. */
+  advice: string;
+  /** Length of the range when no start is given. */
+  defaultDays?: number;
+}
+
 /**
  * @param names of the two parameters
- * @param maxDays longest range
- * @param advice added to the refusal of a longer one
  * @throws 400
  */
 export function readRange(
   names: readonly [string, string],
   given: readonly [string | undefined, string | undefined],
-  { maxDays, advice }: { maxDays: number; advice: string },
+  { maxDays, advice, defaultDays = 1 }: RangeBounds,
   now = new Date(),
 ): Range {
   const to = given[1] === undefined ? now : readTime(names[1], given[1]);
-  const from = given[0] === undefined ? new Date(to.getTime() - DAY_MS) : readTime(names[0], given[0]);
+  const from =
+    given[0] === undefined ? new Date(to.getTime() - defaultDays * DAY_MS) : readTime(names[0], given[0]);
   if (from >= to)
     throw badRequest(
       `${names[0]} must be before ${names[1]}, but was ${from.toISOString()} and ${names[1]} ${to.toISOString()}`,

@@ -2,7 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { newUuid, type SandboxStatus } from '@releap/contract';
 import type { Database } from '@releap/database';
-import { meterRate, METER_SCALE, type MeteredSize } from '../../src/billing/charge-meters.ts';
+import { METER_SCALE } from '../../src/billing/charge-meters.ts';
 import { price, type Prices } from '../../src/billing/prices.ts';
 
 export const REGION = 'here';
@@ -13,9 +13,37 @@ export const PRICES: Prices = {
   memGibSecond: price('0.0000045'),
   burstCpuSecond: price('0.000021'),
   gpuSecond: price('0.0006'),
-  functionMs: price('0.00000002'),
+  functionCpuSecond: price('0.000017'),
+  functionMemGibSecond: price('0.000006000001'),
   spotDiscountPercent: 60,
 };
+
+export interface MeteredSize {
+  millicores: number;
+  memMib: number;
+  gpus: number;
+  spot: boolean;
+}
+
+/** Cost of a microsecond of a sandbox in units of `METER_SCALE`, computed apart from the statements. */
+function meterRate(size: MeteredSize, prices: Prices): bigint {
+  const full =
+    BigInt(size.millicores) * 1024n * prices.cpuSecond +
+    BigInt(size.memMib) * 1000n * prices.memGibSecond +
+    BigInt(size.gpus) * 1_024_000n * prices.gpuSecond;
+  return full * BigInt(size.spot ? 100 - prices.spotDiscountPercent : 100);
+}
+
+/** Cost of an invocation in units of `FUNCTION_SCALE`, computed apart from the statements. @param micros duration in whole microseconds */
+export function functionCost(
+  size: { vcpus: number; memMib: number },
+  micros: bigint,
+  prices: Pick<Prices, 'functionCpuSecond' | 'functionMemGibSecond'>,
+): bigint {
+  const rate =
+    BigInt(size.vcpus) * 1024n * prices.functionCpuSecond + BigInt(size.memMib) * prices.functionMemGibSecond;
+  return micros * rate;
+}
 
 export async function newOrg(database: Database): Promise<{ orgId: string; projectId: string }> {
   const [orgId, projectId] = [newUuid(), newUuid()];

@@ -6,7 +6,7 @@ import type { Binaries } from './binaries.ts';
  * Owner of the server process and its files when this process is root, as which PostgreSQL refuses to run. No user has
  * this uid, and it is outside the ranges that Debian and systemd allocate.
  */
-export const POSTGRES_UID = 0x6fff_0000;
+const POSTGRES_UID = 0x6fff_0000;
 
 /** Empty folders of every Debian; one of them becomes the mount point of the server process. */
 const MOUNT_POINTS = ['/mnt', '/media', '/srv', '/opt'];
@@ -16,10 +16,15 @@ const MOUNT_POINTS = ['/mnt', '/media', '/srv', '/opt'];
  * the folders above them (a home, a checkout below /root) may be closed to it. The mounts end with the process.
  * initdb insists on a user name for its uid: the namespace sees an /etc/passwd that has one.
  * The death of its parent (--pdeathsig) requests a fast shutdown.
+ * The namespace begins as a copy of the machine's. File systems of volumes leave it: otherwise they would stay mounted, and keep
+ * their loop devices, after the runner has unmounted them.
  */
 const ENTER_ROOM = `
 set -eu
 room=$1 data=$2 socket=$3 native=$4 uid=$5; shift 5
+while read -r _ place _; do
+  case "$place" in */runner/volumes/*/mnt) umount -l "$place" || true ;; esac
+done < /proc/self/mounts
 mount -t tmpfs -o mode=0755,size=1m,nosuid,nodev releap "$room"
 mkdir "$room/data" "$room/socket" "$room/native"
 mount --bind "$data" "$room/data"

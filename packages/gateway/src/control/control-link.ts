@@ -27,6 +27,8 @@ export interface ControlLinkOptions {
   credential: () => Promise<string>;
   /** Kinds of targets that this gateway routes. */
   kinds: readonly string[];
+  /** UUID of this process. */
+  gatewayId?: string;
   log: Logger;
   /** A new connection is established: grants of an earlier one are invalid. */
   onOpen: () => void;
@@ -98,7 +100,7 @@ export class ControlLink {
 
   /** One connection from dial to end. Resolves with the reason why it ended. */
   #connectOnce(credential: string): Promise<string> {
-    const { kinds, onClosed } = this.#options;
+    const { kinds, gatewayId, onClosed } = this.#options;
     const socket = new WebSocket(linkUrl(this.#options.controlUrl), {
       headers: { authorization: `Bearer ${credential}` },
       handshakeTimeout: CONNECT_MS,
@@ -116,7 +118,8 @@ export class ControlLink {
       }, DEAD_MS / 2);
       socket.on('open', () => {
         this.#lastMessageAt = performance.now();
-        socket.send(JSON.stringify({ type: 'hello', protocol: GATEWAY_PROTOCOL, kinds: [...kinds] }));
+        const hello: GatewayMessage = { type: 'hello', protocol: GATEWAY_PROTOCOL, kinds: [...kinds] };
+        socket.send(JSON.stringify(gatewayId === undefined ? hello : { ...hello, gateway_id: gatewayId }));
       });
       socket.on('message', (data, binary) => {
         this.#lastMessageAt = performance.now();

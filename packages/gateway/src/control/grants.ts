@@ -1,42 +1,51 @@
 import {
-  ApiError,
-  badGateway,
-  type ErrorStatus,
+  type ApiError,
   GATEWAY_GRANTS_MAX,
   type GatewayControlMessage,
+  type GatewayFunction,
+  type GatewayFunctionGrant,
   type GatewayGrant,
   type GatewayTarget,
-  STATUS_MEANINGS,
+  notFound,
   tokenDigest,
   unauthorized,
   unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import { ControlLink } from './control-link.ts';
+import { InstanceLeases } from './instance-leases.ts';
+import { toRefusal } from './refusal.ts';
 
 /** Concurrent requests to control. */
 const QUESTIONS_MAX = 10_000;
 /** Released grants are reported to control in batches of this size. */
 const RELEASE_BATCH = 100;
 
-/**
- * A grant, leased for one request or connection: this credential may access this target at this address.
- */
-export interface GrantLease extends Disposable {
-  /** UUID of the sandbox. */
-  readonly vmId: string;
-  /** The runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
-  readonly dataUrl: string;
-  /** Token for the runner's data server, for this sandbox. */
-  readonly dataToken: string;
-  /** Of a preview: anybody may open it. */
-  readonly isPublic: boolean;
+/** A grant, leased for one request or connection. */
+interface Lease extends Disposable {
   /** Aborted when the credential is revoked: connections that use it must be closed. */
   readonly revoked: AbortSignal;
   /** Aborted when new requests do not use the grant any more. */
   readonly retired: AbortSignal;
   /** From when new requests do not use it, on the monotonic clock. */
   readonly usableUntil: number;
+}
+
+/** This credential may call this function. */
+export interface FunctionLease extends Lease {
+  readonly function: GatewayFunction;
+}
+
+/** This credential may access this target at this address. */
+export interface GrantLease extends Lease {
+  /** UUID of the sandbox. */
+  readonly vmId: string;
+  /** The runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
+  readonly dataUrl: string;
+  /** Token for the runner's data server, for this sandbox. */
+  readonly dataToken: string;
+  /** Of a preview: it is public. */
+  readonly isPublic: boolean;
 }
 
 export interface GrantsOptions {
@@ -46,8 +55,14 @@ export interface GrantsOptions {
   kinds: readonly string[];
   /** How long a request waits for a grant, in milliseconds, including the time to reconnect. */
   decisionMs: number;
+  /** UUID of this process: the holder of its leases of instances. */
+  gatewayId?: string;
+  /** Control wants idle instances of these functions to end. */
+  onPressure?: (functionIds: readonly string[], instances: readonly string[]) => void;
   log: Logger;
 }
+
+type Answer = GatewayGrant | GatewayFunctionGrant;
 
 interface Entry {
   readonly key: string;
@@ -55,7 +70,7 @@ interface Entry {
   readonly target: GatewayTarget;
   /** The client's credential: during the request to control, and while a lease exists, which may have to be confirmed again. */
   token: string | null;
-  readonly answer: PromiseWithResolvers<GatewayGrant>;
+  readonly answer: PromiseWithResolvers<Answer>;
   granted: boolean;
   /** On the monotonic clock. */
   usableUntil: number;
@@ -73,6 +88,9 @@ export class Grants {
   readonly #decisionMs: number;
   readonly #link: ControlLink;
   readonly #log: Logger;
+  readonly #onPressure: GrantsOptions['onPressure'];
+  /** Leases of this gateway itself, over the same link. */
+  readonly instances: InstanceLeases;
   /** Grants for new requests, by target and credential, least recently used first. */
   readonly #usable = new Map<string, Entry>();
   /** The same, and grants that open requests still lease. */
@@ -84,11 +102,25 @@ export class Grants {
   constructor(options: GrantsOptions) {
     this.#log = options.log;
     this.#decisionMs = options.decisionMs;
+    this.#onPressure = options.onPressure;
+    this.instances = new InstanceLeases({
+      send: (message) => this.#link.send(message),
+      nextId: () => this.#nextId++,
+      isLive: () => this.#link.isLive,
+    });
     this.#link = new ControlLink({
       ...options,
-      onOpen: () => this.#askAgain(),
-      onMessage: (message) => this.#receive(message),
-      onClosed: () => this.#expireAll(),
+      onOpen: () => {
+        this.#askAgain();
+        this.instances.connected();
+      },
+      onMessage: (message) => {
+        if (!this.instances.receive(message)) this.#receive(message);
+      },
+      onClosed: () => {
+        this.#expireAll();
+        this.instances.disconnected();
+      },
     });
   }
 
@@ -109,16 +141,30 @@ export class Grants {
    */
   async lease(target: GatewayTarget, token: string | null): Promise<GrantLease> {
     const entry = this.#find(target, token);
-    const { vm_id, data_url, data_token, public: isPublic = false } = await entry.answer.promise;
+    const answer = await entry.answer.promise;
+    if (answer.type !== 'grant') throw notFound('this target is a function');
+    const { vm_id, data_url, data_token, public: isPublic = false } = answer;
+    return this.#leaseOf(entry, token, { vmId: vm_id, dataUrl: data_url, dataToken: data_token, isPublic });
+  }
+
+  /**
+   * The same for a target of the kind `function`.
+   * @throws ApiError as `lease`
+   */
+  async leaseFunction(target: GatewayTarget, token: string | null): Promise<FunctionLease> {
+    const entry = this.#find(target, token);
+    const answer = await entry.answer.promise;
+    if (answer.type !== 'function') throw notFound('this target is no function');
+    return this.#leaseOf(entry, token, { function: answer.function });
+  }
+
+  #leaseOf<T extends object>(entry: Entry, token: string | null, facts: T): T & Lease {
     if (entry.revoked.signal.aborted) throw unauthorized('the credential was revoked');
     entry.leases++;
     entry.token = token;
     let open = true;
     return {
-      vmId: vm_id,
-      dataUrl: data_url,
-      dataToken: data_token,
-      isPublic,
+      ...facts,
       revoked: entry.revoked.signal,
       retired: entry.retired.signal,
       usableUntil: entry.usableUntil,
@@ -132,6 +178,7 @@ export class Grants {
   }
 
   async close(): Promise<void> {
+    this.instances.close(unavailable('the gateway is stopping'));
     await this.#link.close();
     for (const entry of this.#byId.values()) {
       if (!entry.granted) this.#refuse(entry, unavailable('the gateway is stopping'));
@@ -189,16 +236,17 @@ export class Grants {
   }
 
   #receive(message: GatewayControlMessage): void {
-    if (message.type === 'grant') this.#grant(message);
+    if (message.type === 'grant' || message.type === 'function') this.#grant(message);
+    else if (message.type === 'pressure') this.#onPressure?.(message.function_ids, message.instances ?? []);
     else if (message.type === 'refusal') {
       const entry = this.#byId.get(message.id);
-      if (entry !== undefined) this.#refuse(entry, toRefusal(message.status, message.error));
+      if (entry !== undefined) this.#refuse(entry, toRefusal(message));
     } else if (message.type === 'revoke') {
       for (const id of message.ids) this.#revoke(id, message.disconnect);
     }
   }
 
-  #grant(grant: GatewayGrant): void {
+  #grant(grant: Answer): void {
     const entry = this.#byId.get(grant.id);
     if (entry === undefined) return this.#release(grant.id);
     // An entry that was granted before: control has confirmed it on a new link for open requests.
@@ -279,11 +327,4 @@ export class Grants {
       entry.retired.abort();
     }
   }
-}
-
-function toRefusal(status: number, error: string): ApiError {
-  if (!(status in STATUS_MEANINGS) || status === 500)
-    return badGateway('the control plane could not locate the sandbox');
-  const headers: Record<string, string> = status === 401 ? { 'www-authenticate': 'Bearer' } : {};
-  return new ApiError(status as ErrorStatus, error, { headers });
 }

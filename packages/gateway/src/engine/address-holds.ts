@@ -11,7 +11,7 @@ const LINE_MAX = 1_024;
 /** The address of a sandbox, until it loses it. */
 export interface AddressHold {
   address: string;
-  /** Aborted when the runner says that the sandbox loses the address, or cannot say it any more. */
+  /** Aborted when the sandbox loses the address, or the connection to the runner is lost. */
   lost: AbortSignal;
   release(): void;
 }
@@ -23,16 +23,16 @@ interface Shared {
 
 /** Addresses of sandboxes on this machine, from their runner: one open request for each sandbox that routes lead to. */
 export class AddressHolds {
-  readonly #uid: number;
+  readonly #mayConnect: (address: SandboxAddress) => boolean;
   readonly #shared = new Map<string, Shared>();
   readonly #network = readlink('/proc/self/ns/net').catch(() => '');
 
-  /** @param uid who connects to them */
-  constructor(uid: number) {
-    this.#uid = uid;
+  /** @param mayConnect whether the firewall lets those connect that use the address */
+  constructor(mayConnect: (address: SandboxAddress) => boolean) {
+    this.#mayConnect = mayConnect;
   }
 
-  /** @returns undefined when the sandbox runs on another machine, or its runner does not let the user connect */
+  /** @returns undefined when the sandbox runs on another machine, or the user may not connect */
   async get(lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>): Promise<AddressHold | undefined> {
     if (!lease.dataUrl.startsWith('unix:')) return undefined;
     const key = `${lease.dataUrl} ${lease.vmId}`;
@@ -84,11 +84,7 @@ export class AddressHolds {
         request.end();
       });
       const said: unknown = JSON.parse(line);
-      if (
-        Check(SandboxAddress, said) &&
-        said.client_uid === this.#uid &&
-        said.network === (await this.#network)
-      )
+      if (Check(SandboxAddress, said) && this.#mayConnect(said) && said.network === (await this.#network))
         return { address: said.address, lost: lost.signal, close };
       close();
       return undefined;

@@ -29,7 +29,7 @@ export interface EngineConfig {
 }
 
 /** Gives up a connect, and with it the retransmission of its first packet. */
-export const ENGINE_CONNECT_MS = 2_000;
+const ENGINE_CONNECT_MS = 2_000;
 
 export const enginePaths = (folder: string) => ({
   config: `${folder}/haproxy.cfg`,
@@ -122,6 +122,11 @@ ${tls === undefined ? '' : `  bind ${address(tls)} ssl crt ${paths.certificate} 
   http-request set-var(txn.now) date(0,ms)
   http-request set-var(txn.left) str(until),map_str_int(${paths.until},0),sub(txn.now)
   acl is_fresh var(txn.left) -m int gt 0
+
+  # The 100 Continue is HAProxy's own: responses after one of a server are cut off now and then (HAProxy issue 2587).
+  acl expects_continue req.fhdr(expect) -m str -i 100-continue
+  http-request wait-for-body time ${config.headerMs}ms at-least 1 if expects_continue
+  http-request del-header expect if expects_continue
 
   # What is not plain goes to the gateway, which answers or refuses it.
   acl is_origin_form url_beg /

@@ -20,7 +20,7 @@ const CONFIRMED_FOR_MS = 600;
 const REAP_MS = 2_000;
 const START_MS = 15_000;
 const BACKOFF_MS = { first: 200, most: 5_000 };
-/** Starts that fail one after the other, after which the gateway serves previews itself. */
+/** Consecutive failed starts after which the gateway serves previews itself. */
 const ATTEMPTS = 3;
 
 export interface EngineOptions {
@@ -68,7 +68,7 @@ export class Engine {
   private constructor(context: EngineContext) {
     this.#context = context;
     this.#paths = enginePaths(context.folder);
-    this.#holds = new AddressHolds(context.uid);
+    this.#holds = new AddressHolds((address) => address.client_uid === context.uid);
     this.#admin = new AdminSocket(this.#paths.admin);
     this.#lanes = new Lanes({
       count: context.lanes ?? LANES,

@@ -42,7 +42,7 @@ interface Lane {
 }
 
 /** Key of a route: HAProxy computes the same. The digest keeps the credential out of its memory dumps and admin socket. */
-export function routeKey(host: string, token: string | null): string {
+function routeKey(host: string, token: string | null): string {
   return `${host}/${token === null ? '' : createHash('sha256').update(token).digest('hex').toUpperCase()}`;
 }
 

@@ -1,17 +1,6 @@
 /** The header policies of the gateway, in both directions, by kind of target. */
-import { REQUEST_ID_HEADER } from '@releap/contract';
+import { keepEndToEnd, REQUEST_ID_HEADER } from '@releap/contract';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
-
-/** Hop-by-hop headers (RFC 9110 section 7.6.1, with names of older software). */
-const HOP_BY_HOP = new Set([
-  'connection',
-  'keep-alive',
-  'proxy-connection',
-  'te',
-  'trailer',
-  'transfer-encoding',
-  'upgrade',
-]);
 
 /** `expect` is handled here, `host` and `content-length` are replaced. */
 const SET_ANEW = new Set(['expect', 'host', 'content-length']);
@@ -61,23 +50,4 @@ export function headerPolicy(rules: HeaderRules): HeaderPolicy {
       [REQUEST_ID_HEADER]: requestId,
     }),
   };
-}
-
-/** True when the request announces a body. */
-export function hasBody(headers: IncomingHttpHeaders): boolean {
-  return headers['transfer-encoding'] !== undefined || (headers['content-length'] ?? '0') !== '0';
-}
-
-/** The headers of one direction that a proxy passes on, except those of `stop`. */
-export function keepEndToEnd(
-  headers: IncomingHttpHeaders,
-  stop: (name: string) => boolean,
-): Record<string, string | string[]> {
-  const named = new Set((headers.connection ?? '').split(',').map((name) => name.trim().toLowerCase()));
-  const kept: Record<string, string | string[]> = {};
-  for (const [name, value] of Object.entries(headers)) {
-    if (value === undefined || HOP_BY_HOP.has(name) || named.has(name) || stop(name)) continue;
-    kept[name] = value;
-  }
-  return kept;
 }

@@ -1,13 +1,13 @@
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
 import { PassThrough, type Readable } from 'node:stream';
-import { type ApiError, badGateway, badRequest } from '@releap/contract';
+import { type ApiError, badGateway, badRequest, hasBody } from '@releap/contract';
 import type { Dispatcher, Pool } from 'undici';
 import { ClientDisconnected, upstreamError } from './errors.ts';
-import { hasBody, type HeaderPolicy } from './headers.ts';
+import type { HeaderPolicy } from './headers.ts';
 
 export interface ProxyRequest {
   pool: Pool;
-  /** Who answers, for errors. */
+  /** The upstream, in errors. */
   server: string;
   /** Whether it is the runner: its 401 is not for the client. */
   isRunner: boolean;

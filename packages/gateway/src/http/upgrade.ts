@@ -9,7 +9,7 @@ import type { HeaderPolicy } from './headers.ts';
 export interface TunnelRequest {
   /** A dedicated connection: it never serves another request. @throws ApiError */
   connect: () => Promise<Pick<RequestOptions, 'host' | 'port' | 'socketPath' | 'createConnection'>>;
-  /** Who answers, for errors. */
+  /** The upstream, in errors. */
   server: string;
   /** Whether it is the runner: its 401 is not for the client. */
   isRunner: boolean;

@@ -3,7 +3,7 @@ import { ApiError, type GatewayTarget, parseSandboxId } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { AuthContext, Connection } from 'ssh2';
 import type { Grants } from '../control/grants.ts';
-import type { Login } from './connection.ts';
+import type { Login } from './login.ts';
 import type { LoginLimiter } from './login-limiter.ts';
 import type { SshLimits } from './ssh-limits.ts';
 import { mayBeCredential, parseSshUser } from './ssh-user.ts';

@@ -1,5 +1,5 @@
 import type { Duplex } from 'node:stream';
-import { ApiError, type GatewayTarget } from '@releap/contract';
+import { ApiError } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { Connection } from 'ssh2';
 import type { GrantLease, Grants } from '../control/grants.ts';
@@ -7,18 +7,12 @@ import { Congestion } from './channel-writer.ts';
 import { isRefusal } from './authentication.ts';
 import { channelOf, onEndOfWrite } from './end-of-write.ts';
 import { SshForward } from './forward.ts';
+import type { Login } from './login.ts';
 import { SshSession, type SessionContext } from './session.ts';
 import type { SshLimits } from './ssh-limits.ts';
 
 /** How often the buffers of a connection are looked at while they are too full, in milliseconds. */
 const FULL_POLL_MS = 50;
-
-/** Who has logged in, and to which sandbox. */
-export interface Login {
-  target: GatewayTarget;
-  /** The client's credential: each channel needs a grant of its own. */
-  token: string;
-}
 
 export interface ConnectionOptions {
   client: Connection;

@@ -7,7 +7,7 @@ import type { RequestHead } from '../targets/target.ts';
 import { credentialOf } from '../targets/toolbox.ts';
 import { parseToolboxPath, TOOLBOX_PREFIX } from '../targets/toolbox-path.ts';
 import { sshTarget } from './authentication.ts';
-import type { Login } from './connection.ts';
+import type { Login } from './login.ts';
 import type { SshServer } from './ssh-server.ts';
 
 const HOST_KEYS_PATH = `${TOOLBOX_PREFIX}ssh/host-keys`;

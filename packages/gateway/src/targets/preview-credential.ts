@@ -8,6 +8,7 @@ import {
   tokenKind,
   unauthorized,
 } from '@releap/contract';
+import { takeParameter } from './url-parameter.ts';
 
 const MAX_CHARS = 4096;
 const COOKIE = 'rlp_preview';
@@ -38,7 +39,7 @@ export interface PreviewCredential {
  * @throws ApiError 401 for a parameter that is not a preview token: other credentials do not belong into URLs
  */
 export function findCredential(url: string, headers: IncomingHttpHeaders, isTls: boolean): PreviewCredential {
-  const parameter = takeParameter(url);
+  const parameter = takeParameter(url, PREVIEW_TOKEN_PARAMETER);
   if (parameter.token !== null && tokenKind(parameter.token) !== 'preview')
     throw unauthorized(`the parameter ${PREVIEW_TOKEN_PARAMETER} is not a preview token`);
   const header = headers[PREVIEW_TOKEN_HEADER] || headers[COMPAT_PREVIEW_TOKEN_HEADER];
@@ -49,29 +50,6 @@ export function findCredential(url: string, headers: IncomingHttpHeaders, isTls:
   const isInUrl = inHeader === null && parameter.token !== null;
   const token = inHeader ?? parameter.token ?? readCookie(headers.cookie, cookieName(isTls));
   return { token, isInUrl, url: parameter.url };
-}
-
-function takeParameter(url: string): { url: string; token: string | null } {
-  const start = url.indexOf('?');
-  if (start === -1) return { url, token: null };
-  const parts = url.slice(start + 1).split('&');
-  const isToken = (part: string): boolean => decode(part.split('=', 1)[0] ?? '') === PREVIEW_TOKEN_PARAMETER;
-  const found = parts.find(isToken);
-  if (found === undefined) return { url, token: null };
-  const rest = parts.filter((part) => !isToken(part)).join('&');
-  const path = url.slice(0, start);
-  return {
-    url: rest === '' ? path : `${path}?${rest}`,
-    token: decode(found.slice(found.indexOf('=') + 1)),
-  };
-}
-
-function decode(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
 }
 
 const cookiesOf = (header: string): string[] => header.split(';').map((cookie) => cookie.trim());

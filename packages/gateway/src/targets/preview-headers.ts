@@ -3,10 +3,11 @@ import type { IncomingHttpHeaders } from 'node:http';
 import {
   bearerToken,
   COMPAT_PREVIEW_TOKEN_HEADER,
+  keepEndToEnd,
   PREVIEW_TOKEN_HEADER,
   REQUEST_ID_HEADER,
 } from '@releap/contract';
-import { type HeaderPolicy, keepEndToEnd } from '../http/headers.ts';
+import type { HeaderPolicy } from '../http/headers.ts';
 import { isOwnCredential, withoutOwnCookies } from './preview-credential.ts';
 import type { PreviewHost } from './preview-host.ts';
 

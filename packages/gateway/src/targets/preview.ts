@@ -1,4 +1,5 @@
-import { badRequest, notFound, quote } from '@releap/contract';
+import { notFound, quote } from '@releap/contract';
+import { checkFraming } from '../http/framing.ts';
 import { cookieName, findCredential } from './preview-credential.ts';
 import { previewHeaders } from './preview-headers.ts';
 import { parsePreviewHost } from './preview-host.ts';
@@ -41,15 +42,6 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
       return { ...route, redirect: { location, cookie } };
     },
   };
-}
-
-/** Refuses what the server in the guest could read in another way than the gateway does. */
-function checkFraming({ url, headers, hosts }: RequestHead): void {
-  if (!url.startsWith('/') && url !== '*') throw badRequest('the target of a request must be a path');
-  if (hosts !== 1) throw badRequest('a request has one Host header');
-  const coding = headers['transfer-encoding'];
-  if (coding !== undefined && coding.toLowerCase() !== 'chunked')
-    throw badRequest(`transfer-encoding ${quote(coding)} is not supported`);
 }
 
 /** Whether a browser opens this as a page. */

@@ -16,11 +16,19 @@ const MAX_ID_CHARS = 128;
  * needs no further process for it.
  */
 const DAEMON =
-  /^(?:process\/(?:code-run|session|pty|interpreter)|files\/(?:bulk-upload|bulk-download|find|search|replace|move|permissions)|git|port|user-home-dir|work-dir|version)(?:[/?]|$)/;
+  /^(?:process\/(?:code-run|session(?!\/entrypoint(?:[/?]|$))|pty|interpreter)|files\/(?:bulk-upload|bulk-download|find|search|replace|move|permissions)|git|port|user-home-dir|work-dir|version)(?:[/?]|$)/;
 
 /** @param tail of a toolbox path */
 export function isDaemonOperation(tail: string): boolean {
   return DAEMON.test(tail);
+}
+
+/** Logs of sessions, terminals and interpreters: WebSockets that clients without headers open, too. */
+const KEYED_SOCKET = /^process\/(?:session|pty|interpreter)\//;
+
+/** @param tail of a toolbox path */
+export function takesKeyInUrl(tail: string): boolean {
+  return KEYED_SOCKET.test(tail);
 }
 
 /**

@@ -1,8 +1,9 @@
 import type { IncomingHttpHeaders } from 'node:http';
-import { bearerToken, tokenKind, unauthorized } from '@releap/contract';
+import { bearerToken, tokenKind, TOOLBOX_KEY, unauthorized } from '@releap/contract';
 import { type HeaderPolicy, headerPolicy } from '../http/headers.ts';
 import type { TargetKind } from './target.ts';
-import { isDaemonOperation, parseToolboxPath, TOOLBOX_PREFIX } from './toolbox-path.ts';
+import { takeParameter } from './url-parameter.ts';
+import { isDaemonOperation, parseToolboxPath, takesKeyInUrl, TOOLBOX_PREFIX } from './toolbox-path.ts';
 
 /**
  * The toolbox is a part of the service, not of the workload: credentials, cookies and forwarded addresses of the client
@@ -28,11 +29,19 @@ export const toolbox: TargetKind = {
   kind: 'toolbox',
   route({ url, headers }) {
     if (!url.startsWith(TOOLBOX_PREFIX)) return undefined;
-    const { vmId, tail } = parseToolboxPath(url);
+    const parameter = takeParameter(url, TOOLBOX_KEY.parameter);
+    const { vmId, tail } = parseToolboxPath(parameter.url);
     const target = { kind: 'toolbox', sandbox: vmId } as const;
-    const token = credentialOf(headers);
+    const key = takesKeyInUrl(tail) ? webSocketKey(headers, parameter.token) : null;
+    const token = key ?? credentialOf(headers);
     if (isDaemonOperation(tail))
-      return { target, token, service: 'toolbox', upstreamPath: () => `/${tail}`, headers: DAEMON_HEADERS };
+      return {
+        target,
+        token,
+        service: 'toolbox',
+        upstreamPath: () => `/${tail}`,
+        headers: DAEMON_HEADERS,
+      };
     return {
       target,
       token,
@@ -41,6 +50,15 @@ export const toolbox: TargetKind = {
     };
   },
 };
+
+/**
+ * The preview token of a WebSocket's URL, for clients that cannot set its headers. API keys do not belong into URLs, and a
+ * link must not run commands.
+ */
+function webSocketKey({ authorization, upgrade }: IncomingHttpHeaders, key: string | null): string | null {
+  if (key === null || authorization !== undefined) return null;
+  return upgrade?.toLowerCase() === 'websocket' && tokenKind(key) === 'preview' ? key : null;
+}
 
 /** An API key or a sandbox's access token. @throws ApiError 401 without one */
 export function credentialOf({ authorization }: IncomingHttpHeaders): string {

@@ -7,21 +7,33 @@ import {
   GATEWAY_PROTOCOL,
   GATEWAY_TICK_MS,
   GatewayMessage,
+  INVOCATIONS_PATH,
+  RecordInvocationsRequest,
+  type ServedInvocation,
   type GatewayControlMessage,
+  type GatewayFunction,
 } from '@releap/contract';
+import { json } from 'node:stream/consumers';
 import { Check } from 'typebox/value';
 import { WebSocketServer, type WebSocket } from 'ws';
 
 export type Question = Extract<GatewayMessage, { type: 'resolve' }>;
 export type Decision =
   | { vm_id: string; data_url: string; ttl_ms?: number; public?: boolean }
-  | { status: number; error: string };
+  | { function: GatewayFunction; ttl_ms?: number }
+  | { status: number; error: string; not_tried_yet?: boolean };
 
 export interface FakeControl extends AsyncDisposable {
   url: string;
   /** All questions since the last reset. */
   asked: Question[];
   released: number[];
+  /** Of these, the ones that no gateway is to lease again. */
+  discarded: number[];
+  /** Invocations that the gateway has reported. */
+  recorded: ServedInvocation[];
+  /** Status of the response to such a report. */
+  onRecords: (rows: ServedInvocation[]) => number;
   decide: (question: Question) => Decision | Promise<Decision>;
   /** On every connection. */
   push(message: GatewayControlMessage): void;
@@ -33,7 +45,18 @@ export interface FakeControl extends AsyncDisposable {
 
 /** @param credential what gateways must show */
 export async function startFakeControl(credential: string, dataToken: string): Promise<FakeControl> {
-  const server = http.createServer((_request, response) => response.writeHead(404).end());
+  const server = http.createServer((request, response) => {
+    if (request.url !== INVOCATIONS_PATH || request.headers.authorization !== `Bearer ${credential}`) {
+      response.writeHead(404).end();
+      return;
+    }
+    void json(request).then((body) => {
+      if (!Check(RecordInvocationsRequest, body)) throw new Error(`not invocations: ${JSON.stringify(body)}`);
+      const status = control.onRecords(body.invocations);
+      if (status === 204) control.recorded.push(...body.invocations);
+      response.writeHead(status).end();
+    });
+  });
   const sockets = new WebSocketServer({ noServer: true });
   const open = new Set<WebSocket>();
   const send = (socket: WebSocket, message: GatewayControlMessage): void => {
@@ -43,6 +66,7 @@ export async function startFakeControl(credential: string, dataToken: string): P
     const decision = await control.decide(question);
     const { id } = question;
     if ('error' in decision) send(socket, { type: 'refusal', id, ...decision });
+    else if ('function' in decision) send(socket, { type: 'function', id, ttl_ms: 60_000, ...decision });
     else send(socket, { type: 'grant', id, ttl_ms: 60_000, data_token: dataToken, ...decision });
   };
   server.on('upgrade', (request, socket, head) => {
@@ -58,7 +82,10 @@ export async function startFakeControl(credential: string, dataToken: string): P
         const message: unknown = JSON.parse(text);
         if (!Check(GatewayMessage, message)) throw new Error(`not a gateway message: ${text}`);
         if (message.type === 'hello') send(webSocket, { type: 'welcome', protocol: GATEWAY_PROTOCOL });
-        if (message.type === 'release') control.released.push(...message.ids);
+        if (message.type === 'release') {
+          control.released.push(...message.ids);
+          if (message.discard === true) control.discarded.push(...message.ids);
+        }
         if (message.type !== 'resolve') return;
         control.asked.push(message);
         void answer(webSocket, message);
@@ -74,6 +101,9 @@ export async function startFakeControl(credential: string, dataToken: string): P
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     asked: [],
     released: [],
+    discarded: [],
+    recorded: [],
+    onRecords: () => 204,
     talking: true,
     decide: () => ({ status: 404, error: 'nothing was decided' }),
     push(message) {

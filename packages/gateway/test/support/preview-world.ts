@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { chmod, rm } from 'node:fs/promises';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, connect } from 'node:net';
 import { join } from 'node:path';
 import { newToken } from '@releap/contract';
 import { type EngineOptions, type Gateway, type GatewayOptions, startGateway } from '@releap/gateway';
@@ -16,7 +16,7 @@ import { parseServers } from '../../src/engine/lanes.ts';
 import { type FakeControl, startFakeControl } from './fake-control.ts';
 
 const CREDENTIAL = 'the-credential-of-this-gateway';
-const DATA_TOKEN = 'data-token';
+export const DATA_TOKEN = 'data-token';
 /** No user of the machine. */
 const UID = 0x7080_0001;
 export const DOMAIN = 'preview.test';
@@ -47,7 +47,8 @@ export class PreviewWorld implements AsyncDisposable {
     this.#stack = stack;
   }
 
-  static async start(): Promise<PreviewWorld> {
+  /** @param throughAgent the server is reached through the agent of its guest alone, as one that listens on loopback */
+  static async start({ throughAgent = false } = {}): Promise<PreviewWorld> {
     await using stack = new AsyncDisposableStack();
     const agent = stack.use(await startAgent());
     const guest = await agent.connect();
@@ -57,7 +58,7 @@ export class PreviewWorld implements AsyncDisposable {
     const addresses = new AddressStreams(UID);
     const find = (vmId: string) => ({
       // Nothing listens at the second: all goes through the agent.
-      address: vmId === 'inside' ? '127.0.0.99' : '127.0.0.1',
+      address: throughAgent || vmId === 'inside' ? '127.0.0.99' : '127.0.0.1',
       guest: async () => guest,
     });
     const data = await startDataServer({
@@ -108,8 +109,8 @@ export class PreviewWorld implements AsyncDisposable {
     };
   }
 
-  /** @param name of the folder of its engine */
-  async gateway(name: string, previews: Partial<GatewayOptions['previews']> = {}): Promise<Gateway> {
+  /** @param name of the folder of its engine; without one it has none */
+  async gateway(name?: string, previews: Partial<GatewayOptions['previews']> = {}): Promise<Gateway> {
     const gateway = await startGateway({
       listen: { host: '127.0.0.1', port: 0 },
       controlUrl: this.control.url,
@@ -117,8 +118,9 @@ export class PreviewWorld implements AsyncDisposable {
       previews: {
         domain: DOMAIN,
         isTls: false,
-        listen: { host: '127.0.0.1', port: await freePort() },
-        engine: this.engine(name),
+        ...(name === undefined
+          ? {}
+          : { listen: { host: '127.0.0.1', port: await freePort() }, engine: this.engine(name) }),
         ...previews,
       },
       log,
@@ -148,4 +150,15 @@ export class PreviewWorld implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#stack.disposeAsync();
   }
+}
+
+/** Sends text over a connection. @returns all that was answered until its end */
+export async function raw(port: number, text: string): Promise<string> {
+  const socket = connect(port, '127.0.0.1');
+  socket.on('error', () => undefined);
+  socket.write(text);
+  let said = '';
+  socket.on('data', (chunk) => (said += String(chunk)));
+  await once(socket, 'close');
+  return said;
 }

@@ -203,7 +203,7 @@ function isPlainQuestion(message: Buffer): boolean {
 }
 
 /** Only the records that answer the question: the name's aliases in turn, and the addresses at their end. */
-export function followAliases(name: string, records: readonly Answer[]): Answer[] {
+function followAliases(name: string, records: readonly Answer[]): Answer[] {
   const chain: Answer[] = [];
   let current = name;
   for (let step = 0; step < 16; step += 1) {

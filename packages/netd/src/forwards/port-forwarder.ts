@@ -2,14 +2,9 @@ import { once } from 'node:events';
 import type { Server, Socket } from 'node:net';
 import type { NetdForward, NetdForwardState } from '@releap/contract/netd';
 import type { Log } from '../log.ts';
+import type { PortTarget } from './port-target.ts';
 import { createTcpForward } from './tcp-forward.ts';
 import { PeerBudget, UdpForward } from './udp-forward.ts';
-
-/** Where a forwarder delivers. A service that listens on the guest's loopback alone is not reached. */
-export interface PortTarget {
-  address: string;
-  port: number;
-}
 
 interface Forward {
   port: number;

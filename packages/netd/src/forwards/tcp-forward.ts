@@ -1,6 +1,6 @@
 import { connect, createServer, type Server } from 'node:net';
 import { splice } from '../splice.ts';
-import type { PortTarget } from './port-forwarder.ts';
+import type { PortTarget } from './port-target.ts';
 
 const MAX_CONNECTIONS = 1024;
 const CONNECT_MS = 10_000;

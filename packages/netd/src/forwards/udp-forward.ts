@@ -1,6 +1,6 @@
 import { createSocket, type Socket } from 'node:dgram';
 import { once } from 'node:events';
-import type { PortTarget } from './port-forwarder.ts';
+import type { PortTarget } from './port-target.ts';
 
 /** Of one port. */
 const MAX_PEERS = 512;

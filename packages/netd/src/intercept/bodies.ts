@@ -22,14 +22,14 @@ const OPENED_RATIO = 1_032;
 const HELD_MAX_BYTES = 96 * 1024 * 1024;
 
 /** How values are written in a body of this type. */
-export function encodingOf(contentType = ''): Encoding {
+function encodingOf(contentType = ''): Encoding {
   const [type = ''] = contentType.toLowerCase().split(';');
   if (/^application\/(?:[\w.+-]+\+)?json\s*$/.test(type)) return 'json';
   return type.trim() === 'application/x-www-form-urlencoded' ? 'url' : 'raw';
 }
 
 /** Messages in such a body have a length before them, and may be compressed each: none may become longer. */
-export function isGrpc(contentType = ''): boolean {
+function isGrpc(contentType = ''): boolean {
   return /^application\/grpc/i.test(contentType);
 }
 

@@ -120,7 +120,7 @@ export function withHeader(list: readonly string[], name: string, value: string 
 }
 
 /** The values of a field, in order. */
-export function valuesOf(rawHeaders: readonly string[], name: string): string[] {
+function valuesOf(rawHeaders: readonly string[], name: string): string[] {
   return rawHeaders.filter((_, index) => index % 2 === 1 && rawHeaders[index - 1]?.toLowerCase() === name);
 }
 

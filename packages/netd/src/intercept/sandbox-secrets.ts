@@ -11,7 +11,7 @@ const PLACEHOLDER_BYTES = PREFIX.length + BODY_BYTES;
 export type Encoding = 'raw' | 'json' | 'url' | 'path';
 
 /** Values with fewer bytes are not searched for in responses: they would be found everywhere. */
-export const SCRUB_MIN_BYTES = 8;
+const SCRUB_MIN_BYTES = 8;
 
 interface Secret {
   readonly value: string;

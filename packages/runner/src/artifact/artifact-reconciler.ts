@@ -168,7 +168,7 @@ export class ArtifactReconciler implements KindHandler<'artifact'> {
       );
       for (const part of parts) {
         if (!missing.delete(part.digest)) continue;
-        await client.upload(id, part, signal);
+        await client.upload({ location: id }, part, signal);
         failpoint('artifact:part-uploaded');
       }
       failpoint('artifact:uploaded');

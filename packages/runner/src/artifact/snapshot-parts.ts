@@ -1,9 +1,9 @@
 /**
- * A disk snapshot as parts: `snapshot.json`, `disk.json`, the layers under their names, `root.squashfs`, and `base.tar` with
- * the empty disk at the bottom, a sparse file that is mostly holes. Layers and root images that snapshots share are stored
- * once.
+ * A snapshot as parts: `snapshot.json`, `disk.json`, the layers under their names, `root.squashfs`, and `base.tar` with the
+ * empty disk at the bottom, a sparse file that is mostly holes. Layers and root images that snapshots share are stored once. A full
+ * snapshot has those of its memory, too (`memory-parts.ts`).
  */
-import { chmod, link, lstat, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { chmod, link, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ARTIFACT_PARTS_MAX, type ArtifactPart } from '@releap/contract';
 import { checkChain, LAYER_FILE, protectLayer, readChain } from '../disk/disk-chain.ts';
@@ -11,11 +11,11 @@ import { fileSha256InBackground } from '../disk/file-sha256.ts';
 import { knownDigest, rememberDigest } from '../disk/known-digests.ts';
 import { BASE_FILE, MANIFEST_FILE, readManifest } from '../disk/manifest.ts';
 import { FACTS_FILE, parseFacts, ROOT_IMAGE_FILE, type SnapshotFolders } from '../machine/index.ts';
-import { run } from '../process/index.ts';
+import { checkMemoryParts, MEMORY_PART, memoryFiles, unpackMemory } from './memory-parts.ts';
+import { packSparse, sizeOfFile, unpackSparse } from './sparse-file.ts';
 import type { LocalPart } from './store-client.ts';
 
 const BASE_PART = 'base.tar';
-const TAR_DEADLINE_MS = 10 * 60_000;
 /** Compaction may replace layers while they are linked. */
 const ATTEMPTS = 5;
 
@@ -30,29 +30,15 @@ export async function snapshotParts(
   staging: string,
   signal: AbortSignal,
 ): Promise<LocalPart[]> {
-  const names = await stage(snapshots, id, staging);
-  await run(
-    'tar',
-    [
-      '--create',
-      '--sparse',
-      '--format=gnu',
-      // The same base gives the same bytes, and is stored once.
-      '--mtime=@0',
-      '--owner=0',
-      '--group=0',
-      '--numeric-owner',
-      '--mode=0444',
-      `--file=${join(staging, BASE_PART)}`,
-      `--directory=${staging}`,
-      BASE_FILE,
-    ],
-    { deadlineMs: TAR_DEADLINE_MS, signal },
-  );
+  const { names, sparse } = await stage(snapshots, id, staging);
+  for (const [part, file] of sparse) {
+    await packSparse(staging, part, file, signal);
+    await rm(join(staging, file));
+  }
   const manifest = await readManifest(staging);
   const idOf = new Map(manifest?.layers.map(({ file, id: layerId }) => [file, layerId]));
   const parts: LocalPart[] = [];
-  for (const name of [...names.filter((one) => one !== BASE_FILE), BASE_PART]) {
+  for (const name of [...names, ...sparse.keys()]) {
     const path = join(staging, name);
     const { size } = await stat(path);
     const layer = idOf.get(name);
@@ -64,25 +50,34 @@ export async function snapshotParts(
   return parts;
 }
 
-/** Links the files of one state of the snapshot. @returns their names */
-async function stage(snapshots: SnapshotFolders, id: string, staging: string): Promise<string[]> {
+/**
+ * Links the files of one state of the snapshot.
+ * @returns the names of those that are parts, and those that are mostly holes under the names of their parts
+ */
+async function stage(
+  snapshots: SnapshotFolders,
+  id: string,
+  staging: string,
+): Promise<{ names: string[]; sparse: Map<string, string> }> {
   for (let left = ATTEMPTS - 1; ; left -= 1) {
     await rm(staging, { recursive: true, force: true });
     const { folder, facts } = await snapshots.open(id);
-    if (facts.kind !== 'disk') throw new Error(`snapshot ${id} has a memory and cannot be moved`);
     const manifest = await readManifest(folder);
     if (manifest === undefined) throw new Error(`snapshot ${id} has no disk`);
     await mkdir(staging, { mode: 0o700 });
     const layers = manifest.layers.map(({ file }) => file);
+    const memory = facts.memory === undefined ? undefined : await memoryFiles(folder);
+    const sparse = new Map([[BASE_PART, BASE_FILE]]);
+    if (memory !== undefined) sparse.set(MEMORY_PART, memory.sparse);
+    const whole = [...layers, ...(memory?.whole ?? []), ROOT_IMAGE_FILE, FACTS_FILE];
     try {
-      for (const name of [...layers, BASE_FILE, ROOT_IMAGE_FILE, FACTS_FILE])
-        await link(join(folder, name), join(staging, name));
+      for (const name of [...whole, ...sparse.values()]) await link(join(folder, name), join(staging, name));
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT' && left > 0) continue;
       throw error;
     }
     await writeFile(join(staging, MANIFEST_FILE), JSON.stringify(manifest), { mode: 0o600 });
-    return [...layers, BASE_FILE, ROOT_IMAGE_FILE, FACTS_FILE, MANIFEST_FILE];
+    return { names: [...whole, MANIFEST_FILE], sparse };
   }
 }
 
@@ -99,37 +94,27 @@ export async function placeSnapshot(
 ): Promise<void> {
   const fixed = [FACTS_FILE, MANIFEST_FILE, BASE_PART, ROOT_IMAGE_FILE];
   const names = parts.map(({ name }) => name);
-  const strange = names.find((name) => !fixed.includes(name) && !LAYER_FILE.test(name));
+  const others = names.filter((name) => !fixed.includes(name) && !LAYER_FILE.test(name));
+  const strange = checkMemoryParts(others);
   const lacking = fixed.find((name) => !names.includes(name));
   if (strange !== undefined || lacking !== undefined || names.length > ARTIFACT_PARTS_MAX)
     throw new Error(`the stored snapshot ${id} is damaged: ${strange ?? lacking ?? 'it has too many parts'}`);
   const folder = await snapshots.begin(id);
   try {
     for (const part of parts) await download(part, join(folder, part.name));
-    await run(
-      'tar',
-      [
-        '--extract',
-        '--no-same-owner',
-        `--file=${join(folder, BASE_PART)}`,
-        `--directory=${folder}`,
-        BASE_FILE,
-      ],
-      { deadlineMs: TAR_DEADLINE_MS, signal },
-    );
-    await rm(join(folder, BASE_PART));
+    await unpackSparse(folder, BASE_PART, BASE_FILE, signal);
     const manifest = await readManifest(folder);
     const chain = await readChain(folder);
-    // Neither a link to another file, nor a second name of one.
-    const base = await lstat(join(folder, BASE_FILE));
-    const isWhole = base.isFile() && base.nlink === 1 && base.size === manifest?.base.bytes;
+    const isWhole = (await sizeOfFile(join(folder, BASE_FILE))) === manifest?.base.bytes;
     if (chain === undefined || !isWhole || chain.layers.some((layer) => !names.includes(layer)))
       throw new Error(`the stored snapshot ${id} is damaged: its disk is not complete`);
     await checkChain(chain);
     for (const name of [...chain.layers, BASE_FILE]) await protectLayer(join(folder, name));
     await chmod(join(folder, ROOT_IMAGE_FILE), 0o444);
     const facts = parseFacts(id, await readFile(join(folder, FACTS_FILE), 'utf8'));
-    if (facts.kind !== 'disk') throw new Error(`the stored snapshot ${id} is damaged: it has a memory`);
+    if ((facts.memory !== undefined) !== others.length > 0)
+      throw new Error(`the stored snapshot ${id} is damaged: its memory is not complete`);
+    if (facts.memory !== undefined) await unpackMemory(folder, parts, signal);
     signal.throwIfAborted();
     await snapshots.complete(id, facts);
   } catch (error) {

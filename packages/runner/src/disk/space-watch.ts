@@ -71,7 +71,7 @@ export class SpaceWatch {
 }
 
 /** Free space for unprivileged processes, such as VMMs and PostgreSQL. */
-async function spaceOf(folder: string): Promise<{ freeBytes: number; totalBytes: number }> {
+export async function spaceOf(folder: string): Promise<{ freeBytes: number; totalBytes: number }> {
   const { bavail, blocks, bsize } = await statfs(folder);
   return { freeBytes: bavail * bsize, totalBytes: blocks * bsize };
 }

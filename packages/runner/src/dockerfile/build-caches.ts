@@ -7,6 +7,7 @@
  *                    for whole may be missing on it: it is removed, after a crash by the next start.
  *   <project>.builds its finished builds, removed with it
  */
+import { existsSync } from 'node:fs';
 import { chown, mkdir, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
@@ -54,6 +55,8 @@ export class BuildCaches {
   /** By project, of those in use. */
   readonly #users = new Map<string, { turns: Semaphore; count: number }>();
   readonly #tidying: NodeJS.Timeout;
+  /** Two at once would each free the space that is needed. */
+  readonly #tidies = new Semaphore(1);
   readonly #finished: FinishedBuilds;
   readonly #closed = new AbortController();
 
@@ -85,6 +88,73 @@ export class BuildCaches {
 
   /** @param project its UUID @param signal aborted while it waits for another build of the project: it gives up */
   async open(project: string, signal: AbortSignal): Promise<CacheDisk> {
+    const turn = await this.#enter(project, signal);
+    const [kept, path] = [this.#file(project, 'disk'), this.#file(project, 'used')];
+    const create = async (): Promise<void> => {
+      await this.#finished.remove(project);
+      await this.#create(path);
+    };
+    try {
+      if (await this.#isUsable(kept)) await rename(kept, path);
+      else await create();
+    } catch (error) {
+      turn[Symbol.dispose]();
+      throw error;
+    }
+    let isKept = false;
+    let finished: FinishedBuild | undefined;
+    const dispose = async (): Promise<void> => {
+      try {
+        if (isKept) {
+          await release(path, kept);
+          if (finished) await this.#finished.add(project, finished);
+        } else {
+          await this.#finished.remove(project);
+          await Promise.all([path, kept].map((file) => rm(file, { force: true })));
+        }
+      } finally {
+        turn[Symbol.dispose]();
+        this.#tidy();
+      }
+    };
+    const keep = (build?: FinishedBuild): void => {
+      isKept = true;
+      finished = build;
+    };
+    return { path, recreate: create, keep, [Symbol.asyncDispose]: dispose };
+  }
+
+  #file(project: string, kind: 'disk' | 'used'): string {
+    return join(this.#options.folder, `${project}.${kind}`);
+  }
+
+  /**
+   * Removes what a project has as its only user: a build that comes meanwhile waits.
+   * @returns false, and removes nothing, if a build has its cache
+   */
+  async #whileUnused(project: string, remove: () => Promise<void>): Promise<boolean> {
+    if (this.#users.has(project)) return false;
+    using _turn = await this.#enter(project);
+    await remove();
+    return true;
+  }
+
+  async #removeUnused(project: string): Promise<boolean> {
+    return await this.#whileUnused(project, async () => {
+      await this.#finished.remove(project);
+      await rm(this.#file(project, 'disk'), { force: true });
+    });
+  }
+
+  async #removeLeftovers(project: string): Promise<void> {
+    await this.#whileUnused(project, async () => {
+      await rm(this.#file(project, 'used'), { force: true });
+      if (!existsSync(this.#file(project, 'disk'))) await this.#finished.remove(project);
+    });
+  }
+
+  /** The turn of one user of a project's files; others wait until it is disposed of. */
+  async #enter(project: string, signal?: AbortSignal): Promise<Disposable> {
     const user = this.#users.get(project) ?? { turns: new Semaphore(1), count: 0 };
     this.#users.set(project, user);
     user.count += 1;
@@ -94,48 +164,16 @@ export class BuildCaches {
     };
     try {
       const permit = await user.turns.enter(signal);
-      const [kept, path] = [this.#file(project, 'disk'), this.#file(project, 'used')];
-      const create = async (): Promise<void> => {
-        await this.#finished.remove(project);
-        await this.#create(path);
-      };
-      try {
-        if (await this.#isUsable(kept)) await rename(kept, path);
-        else await create();
-      } catch (error) {
-        permit[Symbol.dispose]();
-        throw error;
-      }
-      let isKept = false;
-      let finished: FinishedBuild | undefined;
-      const dispose = async (): Promise<void> => {
-        try {
-          if (isKept) {
-            await release(path, kept);
-            if (finished) await this.#finished.add(project, finished);
-          } else {
-            await this.#finished.remove(project);
-            await Promise.all([path, kept].map((file) => rm(file, { force: true })));
-          }
-        } finally {
+      return {
+        [Symbol.dispose]: () => {
           permit[Symbol.dispose]();
           leave();
-          this.#tidy();
-        }
+        },
       };
-      const keep = (build?: FinishedBuild): void => {
-        isKept = true;
-        finished = build;
-      };
-      return { path, recreate: create, keep, [Symbol.asyncDispose]: dispose };
     } catch (error) {
       leave();
       throw error;
     }
-  }
-
-  #file(project: string, kind: 'disk' | 'used'): string {
-    return join(this.#options.folder, `${project}.${kind}`);
   }
 
   async #isUsable(path: string): Promise<boolean> {
@@ -171,30 +209,27 @@ export class BuildCaches {
     const known = new Set(projects);
     for (const project of await deletedProjects(projects, this.#closed.signal)) {
       // A cache that a build has is removed an hour later.
-      if (!known.has(project) || this.#users.has(project)) continue;
-      await this.#finished.remove(project);
-      await rm(this.#file(project, 'disk'), { force: true });
-      log.info({ project }, 'removed the layer cache of a deleted project');
+      if (known.has(project) && (await this.#removeUnused(project)))
+        log.info({ project }, 'removed the layer cache of a deleted project');
     }
   }
 
   /** Removes what a crash has left, what no build has used for long, and the least recently used where all take too much. */
   async tidy(now = Date.now()): Promise<void> {
+    await this.#tidies.run(() => this.#tidyNow(now));
+  }
+
+  async #tidyNow(now: number): Promise<void> {
     const { folder, maxMib, log } = this.#options;
     const all = await readdir(folder).catch((): string[] => []);
-    for (const name of all) {
-      const [project = '', kind] = name.split('.');
-      const isLeft = kind === 'used' || (kind === 'builds' && !all.includes(`${project}.disk`));
-      if (isLeft && !this.#users.has(project)) await rm(join(folder, name), { force: true });
-    }
-    const names = all.filter((name) => name.endsWith('.disk'));
+    const isCache = (name: string): boolean => name.endsWith('.disk');
+    const projects = all.filter((name) => !isCache(name)).map((name) => name.split('.')[0] ?? '');
+    for (const project of new Set(projects)) await this.#removeLeftovers(project);
     const files = [];
-    for (const name of names) {
-      const path = join(folder, name);
-      const file = await stat(path).catch(() => undefined);
+    for (const name of all.filter(isCache)) {
+      const file = await stat(join(folder, name)).catch(() => undefined);
       if (file)
         files.push({
-          path,
           project: name.slice(0, -'.disk'.length),
           bytes: file.blocks * 512,
           at: file.mtimeMs,
@@ -202,11 +237,9 @@ export class BuildCaches {
     }
     files.sort((a, b) => a.at - b.at);
     let held = files.reduce((sum, { bytes }) => sum + bytes, 0);
-    for (const { path, project, bytes, at } of files) {
+    for (const { project, bytes, at } of files) {
       const isOld = now - at > UNUSED_MS;
-      if ((!isOld && held <= maxMib * MIB) || this.#users.has(project)) continue;
-      await this.#finished.remove(project);
-      await rm(path, { force: true });
+      if ((!isOld && held <= maxMib * MIB) || !(await this.#removeUnused(project))) continue;
       held -= bytes;
       log.info({ project, mib: Math.round(bytes / MIB), unused: isOld }, 'removed a layer cache of builds');
     }

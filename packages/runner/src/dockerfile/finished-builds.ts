@@ -47,7 +47,8 @@ export class FinishedBuilds {
 
   /** With the cache. */
   async remove(project: string): Promise<void> {
-    await rm(this.#file(project), { force: true });
+    const file = this.#file(project);
+    for (const name of [file, `${file}.new`]) await rm(name, { force: true });
   }
 
   async #read(project: string): Promise<FinishedBuild[]> {

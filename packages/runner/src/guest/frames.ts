@@ -21,7 +21,7 @@ export const FrameType = {
 
 export const Channel = { stdin: 0, stdout: 1, stderr: 2 } as const;
 
-export const PROTOCOL_VERSION = 1;
+const PROTOCOL_VERSION = 1;
 export const FRAME_HEADER_BYTES = 9;
 export const MAX_PAYLOAD_BYTES = 65_536;
 /** Bytes of one channel that may be under way before the receiver has granted more. */

@@ -29,6 +29,7 @@ import type {
   GuestProcess,
   GuestStatus,
   ProcessDefaults,
+  StoreMount,
 } from './requests.ts';
 
 /** The agent gives up earlier. */
@@ -101,6 +102,11 @@ export class GuestClient implements AsyncDisposable {
 
   get closed(): boolean {
     return this.#connection.closed;
+  }
+
+  /** The entrypoint's state as last known. */
+  get entrypoint(): EntrypointState | undefined {
+    return this.#connection.entrypointState;
   }
 
   /** Tells the entrypoint's state as last known, then every change. @returns how to stop listening */
@@ -247,6 +253,16 @@ export class GuestClient implements AsyncDisposable {
       writable: stream.stdin,
       reset: () => stream.cancel(new GuestError('aborted', 'the connection was reset')),
     };
+  }
+
+  /** @throws GuestError `exists` when something is mounted there, `state` with the reason when it cannot be */
+  async mountStore(mount: StoreMount, options?: CallOptions): Promise<void> {
+    await this.#calls.call('mount-store', { ...mount }, options);
+  }
+
+  /** A path at which no store is mounted is no error. @throws GuestError `state` while files there are open */
+  async unmountStore(path: string, options?: CallOptions): Promise<void> {
+    await this.#calls.call('unmount-store', { path }, options);
   }
 
   async sync(options?: CallOptions): Promise<void> {

@@ -3,7 +3,7 @@
  * `protocol` the guest broke the protocol and was cut off, `disconnected` the connection went,
  * `timeout` a deadline of ours passed, `aborted` our caller gave up.
  */
-export const GUEST_ERROR_CODES = [
+const GUEST_ERROR_CODES = [
   'not_found',
   'exists',
   'is_directory',

@@ -1,5 +1,6 @@
 /** What a guest is asked for, and how it is written on the wire. */
 import type { Readable, Writable } from 'node:stream';
+import type { GuestStore } from '@releap/contract';
 import type { EntrypointState } from './replies.ts';
 
 export interface GuestNetwork {
@@ -49,6 +50,10 @@ export interface GuestConfig extends GuestIdentity, ProcessDefaults {
   disks?: { root: GuestDisk; scratch: GuestDisk; docker?: GuestDisk };
   /** A container engine runs in it: the agent keeps dockerd running (`start`), or the sandbox does. */
   docker?: { start: boolean };
+  /** Object stores that are mounted before the entrypoint runs. */
+  stores?: StoreMount[];
+  /** Folders of the host that are mounted before the entrypoint runs. */
+  volumes?: GuestVolume[];
   /** Memory of the machine that the sandbox does not get. */
   reserveBytes?: number;
   /** The image's command; its env, user and workingDir go over those of the sandbox. */
@@ -57,6 +62,19 @@ export interface GuestConfig extends GuestIdentity, ProcessDefaults {
     /** What asks it to end, as images name it; default SIGTERM. */
     stopSignal?: string;
   };
+}
+
+/** A mount of a folder that the host shares. */
+export interface GuestVolume {
+  tag: string;
+  /** Absolute. */
+  path: string;
+}
+
+/** A mount of an object store, for which the agent runs rclone. */
+export interface StoreMount extends GuestStore {
+  /** URL of the host's proxy. */
+  endpoint: string;
 }
 
 export interface ExecRequest {
@@ -150,6 +168,8 @@ export const configParams = (config: GuestConfig): Record<string, unknown> => ({
   ...defaultsParams(config),
   disks: config.disks,
   docker: config.docker,
+  stores: config.stores,
+  volumes: config.volumes,
   reserve_bytes: config.reserveBytes,
   entrypoint:
     config.entrypoint === undefined

@@ -54,7 +54,7 @@ export function planStack(sizes: readonly number[], limits: StackLimits): StackP
 }
 
 /** Name of the link to a layer's archive in the folder of a stacked image. @param part its number in the plan */
-export function stackLayerFile(part: number): string {
+function stackLayerFile(part: number): string {
   return `layer-${part}.tar`;
 }
 
@@ -69,7 +69,7 @@ export function stackFileInJail(name: string): string {
 }
 
 /** Content of `root.vmdk`. @param headBytes length of the head */
-export function stackDescriptor(layers: readonly { bytes: number }[], headBytes: number): string {
+function stackDescriptor(layers: readonly { bytes: number }[], headBytes: number): string {
   const extent = (bytes: number, name: string, from: number): string =>
     // QEMU leaves out an extent that is not writable; the node that is opened with it is read-only.
     `RW ${aligned(bytes) / SECTOR} FLAT "/${stackFileInJail(name)}" ${from / SECTOR}`;

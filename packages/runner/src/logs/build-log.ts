@@ -2,7 +2,7 @@ import { BUILD_LOG_TAIL_CHARS } from '@releap/contract/runner';
 import { LogFile } from './log-file.ts';
 
 /** Most bytes of a build's log that are stored. */
-export const BUILD_LOG_MAX_BYTES = 16 * 1024 * 1024;
+const BUILD_LOG_MAX_BYTES = 16 * 1024 * 1024;
 
 /** The log of one build: its beginning in a file, up to a bound, and its end in memory. */
 export class BuildLog {

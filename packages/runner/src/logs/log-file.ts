@@ -71,7 +71,8 @@ export class LogFile {
     };
     try {
       const kept = (await reading) ?? Buffer.alloc(0);
-      queueMicrotask(() => {
+      // The caller gets what is kept first.
+      setImmediate(() => {
         for (const chunk of held ?? []) onChunk(chunk);
         held = undefined;
         if (ended) onEnd();

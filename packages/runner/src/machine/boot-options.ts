@@ -1,6 +1,8 @@
 import type { DiskChain } from '../disk/disk-chain.ts';
 import type { GuestSize } from '../template/machine-size.ts';
+import type { ProcessIdentity } from '../vmm/process-identity.ts';
 import type { Vm } from '../vmm/vm.ts';
+import type { Share } from '../volume/share-server.ts';
 import type { PresentDisks } from './guest-disks.ts';
 
 /** The parts of a network slot that a VMM needs. */
@@ -34,6 +36,8 @@ export interface BootOptions {
   disks: SandboxDisks;
   /** Guaranteed cores, and cores it may burst to. */
   cpu: { guaranteed: number; max: number };
+  /** Folders of the host that its guest can mount. With one, the guest boots instead of being restored. */
+  shares?: readonly Share[] | undefined;
   onConsole?: ((chunk: Buffer) => void) | undefined;
   signal?: AbortSignal | undefined;
 }
@@ -48,6 +52,13 @@ export interface AttachOptions extends Omit<BootOptions, 'slot'> {
   keepsRoot: boolean;
 }
 
+/** The server of a folder that a VM shares. It ends with the VM. */
+export interface RunningShare {
+  tag: string;
+  /** Absent in the record of a VM until it was started. */
+  process?: ProcessIdentity;
+}
+
 /** A VM whose guest runs, and whose agent has not been configured. */
 export interface RunningVm {
   vm: Vm;
@@ -56,6 +67,8 @@ export interface RunningVm {
   diskBytes: { scratch: number; docker: number };
   /** The agent has mounted the root image in its warm-up. */
   hasRootMounted?: boolean;
+  /** Servers of the folders that it shares. */
+  shares?: readonly RunningShare[] | undefined;
   /** Milliseconds of each step, for logs and benchmarks. */
   timings: Record<string, number>;
 }

@@ -29,7 +29,7 @@ import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
-import { SuspendImage } from './suspend-image.ts';
+import { DURABLE_FILE, SuspendImage, SUSPENSION_FILE } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
 import type { GuestHold, SourceOptions } from './checkpoint.ts';
@@ -268,7 +268,6 @@ export class Captures {
     const requirements = {
       vmm,
       accelerator: platform.accelerator,
-      cpuModel: platform.cpuModel,
       hostCpu: platform.hostCpu,
       mac: platform.mac,
       shape: record.shape,
@@ -346,10 +345,10 @@ export class Captures {
     await linkOrCopy(heldImagePath(from), heldImagePath(to)).catch(() => undefined);
     const suspension = await source.read();
     if (suspension !== undefined) await holdSystemDisk(source.hardware(suspension), to);
-    for (const name of ['durable', 'paused.json']) {
+    for (const name of [DURABLE_FILE, SUSPENSION_FILE]) {
       await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
         // The image is not durable yet.
-        if (name !== 'durable' || error.code !== 'ENOENT') throw error;
+        if (name !== DURABLE_FILE || error.code !== 'ENOENT') throw error;
       });
     }
   }

@@ -5,12 +5,14 @@ import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { diskMib } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
+import type { Platform } from '../template/machine-size.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
 import { MemoryBudget } from '../memory/memory-budget.ts';
 import { PageCopiers } from '../memory/page-copier.ts';
 import { BlankMachines } from './blank-machines.ts';
+import { Booting } from './booting.ts';
 import type { BootOptions, RunningVm } from './boot-options.ts';
 import { Captures } from './captures.ts';
 import { CopyAllowance } from './copy-allowance.ts';
@@ -19,6 +21,8 @@ import { EphemeralDisks } from './ephemeral-disks.ts';
 import { LayerCompaction } from './layer-compaction.ts';
 import { PersistentMachines } from './persistent-machines.ts';
 import { cgroupName, fromTemplate, mibOf, Restoring } from './restoring.ts';
+import type { RestoredVm, RestoreSource } from './restoring.ts';
+import { shareCgroup, ShareServers } from './share-servers.ts';
 import { SnapshotFolders } from './snapshot-folder.ts';
 import { Stopwatch } from './stopwatch.ts';
 import { VmFolders } from './vm-folder.ts';
@@ -34,6 +38,10 @@ export interface MachinesOptions {
   vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
   localCopies: LocalCopies;
+  /** Of VMs that share folders of the host. */
+  sharingPlatform: Platform;
+  /** Folder with the unpacked virtiofsd, absolute. */
+  virtiofsd: string;
   log: Logger;
 }
 
@@ -52,6 +60,8 @@ export class Machines {
   readonly digests: Digests;
   readonly #folders: VmFolders;
   readonly #restoring: Restoring;
+  readonly #booting: Booting;
+  readonly #shares: ShareServers;
   readonly #cgroups: CgroupTree;
   readonly #ephemeral: EphemeralDisks;
   readonly #log: Logger;
@@ -66,6 +76,15 @@ export class Machines {
       folders: this.#folders,
       cgroups: options.cgroups,
       platform: options.templates.platform,
+      log: options.log,
+    });
+    this.#shares = new ShareServers(options.cgroups, options.virtiofsd);
+    this.#booting = new Booting({
+      folders: this.#folders,
+      cgroups: options.cgroups,
+      platform: options.sharingPlatform,
+      servers: this.#shares,
+      limits: (shape, cpu) => this.#restoring.limits(shape, cpu),
       log: options.log,
     });
     const copiers = new PageCopiers();
@@ -105,8 +124,12 @@ export class Machines {
         const { vm, record } = await (empty === undefined
           ? this.#restoring.restore(boot, clock, prepare, purpose)
           : this.#restoring.restoreInto(empty, boot, clock, prepare, purpose));
-        const { diskBytes } = record;
-        return { vm, agentSocketPath: vm.agentSocketPath, diskBytes, timings: clock.steps };
+        return runningVm(vm, record, clock.steps);
+      },
+      bootWithShares: async (boot, prepare) => {
+        const clock = new Stopwatch();
+        const { vm, record } = await this.#booting.boot(boot, clock, prepare);
+        return runningVm(vm, record, clock.steps);
       },
       copiers,
       allowCopy,
@@ -123,42 +146,50 @@ export class Machines {
   }
 
   /**
-   * Restores a VM with its disks and resumes its guest. A machine size without a template needs a cold boot first.
+   * Restores a VM with its disks and resumes its guest. A machine size without a template needs a cold boot first, and a VM
+   * that shares folders always boots.
    * @throws when a step fails; then `destroy` removes what is left
    */
   async boot(options: BootOptions): Promise<RunningVm> {
-    const { vmId, signal } = options;
+    const { vmId, signal, disks, shares = [] } = options;
     const clock = new Stopwatch();
-    const template = await this.templates.ensure(options.shape, signal);
-    clock.mark('template');
-    signal?.throwIfAborted();
-    const { disks } = options;
-    const vm = await this.#restoring.restore(options, clock, (jail, owner) =>
-      Promise.resolve({
-        ...fromTemplate(this.templates, template),
-        disks: () => this.#ephemeral.make(vmId, jail, owner, disks),
-        diskMaxMib: Math.max(
-          diskMib(disks.scratchMib, false),
-          mibOf(disks.from?.bytes ?? 0),
-          disks.dockerDataMib ?? 0,
-        ),
-      }),
-    );
+    const prepared = (jail: string, owner: { uid: number; gid: number }) => ({
+      disks: () => this.#ephemeral.make(vmId, jail, owner, disks),
+      diskMaxMib: Math.max(
+        diskMib(disks.scratchMib, false),
+        mibOf(disks.from?.bytes ?? 0),
+        disks.dockerDataMib ?? 0,
+      ),
+    });
+    const { vm, record } = await (shares.length > 0
+      ? this.#booting.boot({ ...options, shares }, clock, async (...place) => prepared(...place))
+      : this.#restoreTemplate(options, clock, prepared));
     try {
       signal?.throwIfAborted();
-      await vm.vm.continue();
+      await vm.continue();
       clock.mark('continue');
       this.#log.debug({ vm: vmId, ...clock.steps }, 'VM restored');
-      return {
-        vm: vm.vm,
-        agentSocketPath: vm.vm.agentSocketPath,
-        diskBytes: vm.record.diskBytes,
-        timings: clock.steps,
-      };
+      return runningVm(vm, record, clock.steps);
     } catch (error) {
-      await vm.vm.kill();
+      await vm.kill();
       throw error;
     }
+  }
+
+  async #restoreTemplate(
+    options: BootOptions,
+    clock: Stopwatch,
+    prepared: (
+      jail: string,
+      owner: { uid: number; gid: number },
+    ) => Pick<RestoreSource, 'disks' | 'diskMaxMib'>,
+  ): Promise<RestoredVm> {
+    const template = await this.templates.ensure(options.shape, options.signal);
+    clock.mark('template');
+    options.signal?.throwIfAborted();
+    return await this.#restoring.restore(options, clock, (jail, owner) =>
+      Promise.resolve({ ...fromTemplate(this.templates, template), ...prepared(jail, owner) }),
+    );
   }
 
   /** Adopts a VM that an earlier runner started. @throws when it has ended */
@@ -182,7 +213,7 @@ export class Machines {
       vm.detach();
       throw error;
     }
-    return { vm, agentSocketPath: vm.agentSocketPath, diskBytes: record.diskBytes, timings: {} };
+    return runningVm(vm, { ...record, diskBytes: record.diskBytes }, {});
   }
 
   /** Kills a VM and removes all of it but its logs. Idempotent; also removes what a crash has left. */
@@ -190,7 +221,7 @@ export class Machines {
     const record = await this.#folders.load(vmId);
     this.captures.forget(vmId);
     // The cgroup exists before the VMM, under a name that is derived from the id.
-    await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
+    await this.#endProcesses(vmId, record);
     await this.persistent.stopFlushing(vmId);
     await this.#folders.remove(vmId);
   }
@@ -198,10 +229,15 @@ export class Machines {
   /** Like `destroy`, but the disk and the suspend image of a persistent sandbox stay. */
   async end(vmId: string): Promise<void> {
     this.captures.forget(vmId);
-    const record = await this.#folders.load(vmId);
-    await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
+    await this.#endProcesses(vmId, await this.#folders.load(vmId));
     if (!(await this.persistent.hasMemory(vmId))) await this.persistent.dropMemory(vmId);
     await this.#folders.clear(vmId);
+  }
+
+  /** Ends the VMM, and then what serves it. */
+  async #endProcesses(vmId: string, record: VmRecord | undefined): Promise<void> {
+    await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
+    if (record === undefined || record.shares !== undefined) await this.#shares.destroy(vmId);
   }
 
   /** Resource usage of a VM, VMM included; undefined when there is none. */
@@ -227,7 +263,10 @@ export class Machines {
     for (const vmId of await this.#folders.list()) {
       const record = keep.has(vmId) ? await this.#folders.load(vmId) : undefined;
       if (record === undefined) others.push(vmId);
-      else used.add(record.cgroup);
+      else {
+        used.add(record.cgroup);
+        for (const index of record.shares?.keys() ?? []) used.add(shareCgroup(vmId, index));
+      }
     }
     for (const vmId of others) {
       // Left from a rename that was interrupted: the VM has its new name already.
@@ -262,4 +301,18 @@ export class Machines {
     });
     await this.persistent.dropPartialMemory(vmId);
   }
+}
+
+function runningVm(
+  vm: Vm,
+  { diskBytes, shares }: RestoredVm['record'],
+  timings: RunningVm['timings'],
+): RunningVm {
+  return {
+    vm,
+    agentSocketPath: vm.agentSocketPath,
+    diskBytes,
+    ...(shares && { shares }),
+    timings,
+  };
 }

@@ -10,11 +10,11 @@ import type { Platform, MachineSize } from '../template/machine-size.ts';
 import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator } from '../vmm/accelerator.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
-import { cpuModel } from '../vmm/command-line.ts';
 import { DEVICE_MODEL, deviceModel } from '../vmm/device-model.ts';
+import type { SystemDisk } from '../vmm/device-model.ts';
 import { VmmStore } from '../vmm/vmm-store.ts';
 import { Machines } from './machines.ts';
-import { placeSystemDisk } from './system-disk.ts';
+import { placeSystemDisks } from './system-disk.ts';
 
 export interface OpenMachinesOptions {
   /** The service's home, absolute; it determines the names of its cgroups. */
@@ -29,6 +29,8 @@ export interface OpenMachinesOptions {
   initramfs: string;
   /** The system disk that set-up has built. */
   systemDisk: string;
+  /** Of guests that share folders of the host, if it is not the same. */
+  sharingGuest?: GuestParts | undefined;
   /** Device model of new machines; the newest one by default. */
   deviceModel?: number;
   /** Machine size whose template always stays loaded. */
@@ -48,7 +50,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   platform: Platform;
   vmms: VmmStore;
 }> {
-  const { initramfs, cacheDir, buildDir, log } = options;
+  const { initramfs, cacheDir, buildDir, sharingGuest, log } = options;
   await mkdir(cacheDir, { recursive: true });
   const model = options.deviceModel ?? DEVICE_MODEL;
   const folder = dirname(options.folder);
@@ -63,15 +65,15 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   ]);
   const vmm = vmms.newest;
   const kernel = { path: options.kernel, sha256 };
-  const [facts, initramfsSha256, system, cgroups] = await Promise.all([
+  const systemDisks = [options.systemDisk, ...(sharingGuest ? [sharingGuest.systemDisk] : [])];
+  const [facts, initramfsSha256, [system, sharingSystem], cgroups] = await Promise.all([
     findAccelerator({ vmm, kernel, initramfs, cacheDir, log }),
     fileSha256(initramfs),
-    placeSystemDisk(options.systemDisk, join(dirname(options.folder), 'system')),
+    placeSystemDisks(systemDisks, join(dirname(options.folder), 'system')),
     CgroupTree.open(options.home),
   ]);
   const platform: Platform = {
     accelerator: facts.accelerator,
-    cpuModel: cpuModel(facts.accelerator),
     hostCpu: facts.hostCpu,
     tscKhz: facts.tscKhz,
     vmm,
@@ -105,19 +107,46 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     // Formatting a disk is cheaper than a copy for each VM.
     emptyDisks: new EmptyExt4Store(localCopies.isNeeded ? join(folder, 'local-disks') : cacheDir),
     localCopies,
+    virtiofsd: join(buildDir, 'virtiofsd/current'),
+    sharingPlatform:
+      sharingGuest === undefined ? platform : await otherGuest(platform, sharingGuest, sharingSystem),
     log,
   });
   return { machines, cgroups, facts, platform, vmms };
 }
 
+/** The same platform with another kernel, its initramfs and its system disk. */
+async function otherGuest(
+  platform: Platform,
+  { kernel, initramfs }: GuestParts,
+  system: SystemDisk | undefined,
+): Promise<Platform> {
+  const [kernelSha256, initramfsSha256] = await Promise.all([fileSha256(kernel), fileSha256(initramfs)]);
+  const { hardware } = platform;
+  return {
+    ...platform,
+    kernel: { path: kernel, sha256: kernelSha256 },
+    initramfs: { path: initramfs, sha256: initramfsSha256 },
+    hardware: { ...hardware, ...(hardware.system !== undefined && { system }) },
+  };
+}
+
 type GuestParts = Pick<OpenMachinesOptions, 'kernel' | 'initramfs' | 'systemDisk'>;
 
 /** Paths of the parts of a guest in the build folder of set-up. */
-export function builtGuest(buildDir: string): GuestParts {
+export function builtGuest(buildDir: string): GuestParts & Pick<OpenMachinesOptions, 'sharingGuest'> {
+  const volumeKernel = join(buildDir, 'volume-kernel', 'vmlinuz');
   return {
     kernel: join(buildDir, 'kernel', 'vmlinuz'),
     initramfs: join(buildDir, 'initramfs.cpio.gz'),
     systemDisk: join(buildDir, 'system.squashfs'),
+    ...(existsSync(volumeKernel) && {
+      sharingGuest: {
+        kernel: volumeKernel,
+        initramfs: join(buildDir, 'volume-initramfs.cpio.gz'),
+        systemDisk: join(buildDir, 'volume-system.squashfs'),
+      },
+    }),
   };
 }
 

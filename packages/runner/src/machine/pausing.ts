@@ -124,7 +124,6 @@ export class Pausing implements AsyncDisposable {
       const facts = {
         vmm: vmmVersionOf(record),
         accelerator: platform.accelerator,
-        cpuModel: platform.cpuModel,
         hostCpu: platform.hostCpu,
         mac: platform.mac,
         shape: record.shape,

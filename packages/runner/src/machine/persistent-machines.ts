@@ -1,4 +1,4 @@
-import { link, mkdir, open, rm, stat } from 'node:fs/promises';
+import { mkdir, open, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { dropUnused, compactChain } from '../disk/layer-compaction.ts';
 import { EXT4_MIN_MIB } from '../disk/empty-ext4.ts';
@@ -16,6 +16,7 @@ import { SealedCache } from '../memory/sealed-cache.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
+import type { Share } from '../volume/share-server.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MachineSize } from '../template/machine-size.ts';
 import type { ForkOrigin } from './captures.ts';
@@ -28,7 +29,7 @@ import { Pausing } from './pausing.ts';
 import { fromTemplate, mibOf } from './restoring.ts';
 import type { EmptyVm, RestoreSource } from './restoring.ts';
 import { allSettled } from './all-settled.ts';
-import { hardwareOf, heldImagePath } from './vm-folder.ts';
+import { hardwareOf, heldImagePath, holdImage } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 
 /** What a persistent sandbox has on this host besides a VMM. */
@@ -60,6 +61,14 @@ export interface PersistentMachinesOptions {
   memoryBudget: MemoryBudget;
   /** Restores a VM with its disks. Its guest is paused afterwards. */
   restore: Restore;
+  /** Boots a VM that shares folders of the host. Its guest is paused before its first instruction. */
+  bootWithShares: (
+    options: Omit<BootOptions, 'disks' | 'shares'> & { shares: readonly Share[] },
+    prepare: (
+      jail: string,
+      owner: { uid: number; gid: number },
+    ) => Promise<Pick<RestoreSource, 'disks' | 'diskMaxMib'>>,
+  ) => Promise<RunningVm>;
   /** Raises a VM's memory limit while a clone of it exists, or lowers it again. */
   allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
@@ -78,19 +87,24 @@ export class PersistentMachines {
 
   /** Like `Machines.boot`, on the existing disk or a new one. There must be no suspend image. */
   async boot(options: BootOptions): Promise<RunningVm> {
-    const { templates, restore } = this.#options;
-    const { vmId, shape, disks, signal } = options;
-    const template = await templates.ensure(shape, signal);
+    const { templates, restore, bootWithShares } = this.#options;
+    const { vmId, shape, disks, signal, shares = [] } = options;
+    const template = shares.length > 0 ? undefined : await templates.ensure(shape, signal);
     signal?.throwIfAborted();
     const keep = await this.#openKeep(vmId);
-    const running = await restore(options, async (jail, owner) => {
+    const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
       const scratch = await this.#openDisk(keep, diskMib(disks.scratchMib, true));
       return {
-        ...fromTemplate(templates, template),
         disks: () => this.#makeDisks(jail, owner, keep, scratch, disks),
         diskMaxMib: largestMib(scratch, disks.dockerDataMib),
       };
-    });
+    };
+    const running = await (template === undefined
+      ? bootWithShares({ ...options, shares }, prepare)
+      : restore(options, async (...place) => ({
+          ...fromTemplate(templates, template),
+          ...(await prepare(...place)),
+        })));
     return await finish(running, async () => {
       signal?.throwIfAborted();
       await running.vm.continue();
@@ -372,20 +386,4 @@ async function finish(running: RunningVm, step: () => Promise<void>): Promise<Ru
     await running.vm.kill();
     throw error;
   }
-}
-
-/**
- * Links the root image of a disk into the disk's folder: the image cache does not evict an image with more than one link. Where
- * no link is possible, an evicted image is pulled again.
- */
-async function holdImage(image: string, keep: string): Promise<void> {
-  await link(image, heldImagePath(keep)).catch((error: NodeJS.ErrnoException) => {
-    if (
-      error.code !== 'EEXIST' &&
-      error.code !== 'EXDEV' &&
-      error.code !== 'EPERM' &&
-      error.code !== 'EMLINK'
-    )
-      throw error;
-  });
 }

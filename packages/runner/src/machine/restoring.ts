@@ -233,13 +233,12 @@ export class Restoring {
     record: VmRecord,
     parts: { vmm: Vmm; cgroupProcs: string[]; diskMaxMib: number; memoryFd: number; stateFd: number },
   ): Promise<Vm> {
-    const { accelerator, cpuModel, mac } = this.#platform;
+    const { accelerator, mac } = this.#platform;
     return await Vm.start({
       vmm: parts.vmm,
       machine: {
         accelerator,
         hardware: hardwareOf(record, this.#folders.path(vmId)),
-        cpuModel,
         vcpus: shape.vcpus,
         memMib: shape.memMib,
         sharing: 'private',
@@ -324,11 +323,13 @@ export class Restoring {
   }
 }
 
-function recordedHardware({ deviceModel, system }: Hardware): NonNullable<VmRecord['hardware']> {
+/** As a record of a VM has it. */
+export function recordedHardware({ deviceModel, system }: Hardware): NonNullable<VmRecord['hardware']> {
   return { deviceModel, ...(system && { system: system.sha256 }) };
 }
 
-function ownerOf({ uid }: VmSlot): { uid: number; gid: number } {
+/** User and group of a VMM. */
+export function ownerOf({ uid }: VmSlot): { uid: number; gid: number } {
   return { uid, gid: uid };
 }
 

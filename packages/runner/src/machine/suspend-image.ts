@@ -3,7 +3,8 @@ import { renameSync } from 'node:fs';
 import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
-import { isKnownDeviceModel } from '../vmm/device-model.ts';
+import type { Accelerator } from '../vmm/accelerator.ts';
+import { cpuModel, isKnownDeviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
@@ -16,7 +17,7 @@ export interface Suspension {
   id: string;
   /** Version of the VMM that saved it. */
   vmm: string;
-  accelerator: string;
+  accelerator: Accelerator;
   /** Value of `-cpu`, and the host's CPU. */
   cpuModel: string;
   hostCpu: string;
@@ -30,6 +31,11 @@ export interface Suspension {
   /** Boot ID of the host at that time: until the image is durable, it is valid only during this boot. */
   bootId: string;
 }
+
+/** The `Suspension` of the image in a folder. It marks the image as complete. */
+export const SUSPENSION_FILE = 'paused.json';
+/** Has the id of the suspension whose files are all durable. */
+export const DURABLE_FILE = 'durable';
 
 /** The suspend image cannot be resumed on this host, for the reason in the message. */
 export class NotResumableError extends Error {
@@ -57,8 +63,8 @@ export class SuspendImage {
     this.memory = join(folder, 'memory');
     this.next = `${this.memory}.next`;
     this.state = join(folder, 'state');
-    this.#marker = join(folder, 'paused.json');
-    this.#durable = join(folder, 'durable');
+    this.#marker = join(folder, SUSPENSION_FILE);
+    this.#durable = join(folder, DURABLE_FILE);
   }
 
   /** Undefined when there is no image, or when a power loss of the host has truncated its marker. */
@@ -77,7 +83,7 @@ export class SuspendImage {
    * @param hardware of the VM
    */
   async complete(
-    facts: Omit<Suspension, 'id' | 'bootId' | 'deviceModel' | 'system'>,
+    facts: Omit<Suspension, 'id' | 'bootId' | 'cpuModel' | 'deviceModel' | 'system'>,
     hardware: Hardware,
   ): Promise<void> {
     await holdSystemDisk(hardware, this.#folder);
@@ -85,6 +91,7 @@ export class SuspendImage {
       ...facts,
       id: randomUUID(),
       bootId: bootId(),
+      cpuModel: cpuModel(facts.accelerator, hardware.deviceModel),
       deviceModel: hardware.deviceModel,
       ...(hardware.system && { system: hardware.system.sha256 }),
     });
@@ -184,11 +191,17 @@ export class SuspendImage {
   ): Promise<{ suspension: Suspension; vmm: Vmm }> {
     const suspension = await this.read();
     if (suspension === undefined) throw new NotResumableError('it has no suspend image');
+    if (!isKnownDeviceModel(suspension.deviceModel)) {
+      throw new NotResumableError(
+        `its memory belongs to device model ${suspension.deviceModel}, which this version of Releap does not know; ` +
+          'it can be started from its disk',
+      );
+    }
     const differing = (
       [
         ['accelerator', suspension.accelerator, platform.accelerator],
         ['CPU', suspension.hostCpu, platform.hostCpu],
-        ['CPU model', suspension.cpuModel, platform.cpuModel],
+        ['CPU model', suspension.cpuModel, cpuModel(platform.accelerator, suspension.deviceModel)],
         ['network address', suspension.mac, platform.mac],
       ] as const
     ).filter(([, then, now]) => then !== now);
@@ -198,12 +211,6 @@ export class SuspendImage {
       if (vmm === undefined) list.unshift(`VMM ${suspension.vmm}, here ${vmms.versions.join(' and ')}`);
       throw new NotResumableError(
         `its memory was captured on another machine (${list.join('; ')}) and cannot be resumed here; it can be started from its disk`,
-      );
-    }
-    if (!isKnownDeviceModel(suspension.deviceModel)) {
-      throw new NotResumableError(
-        `its memory belongs to device model ${suspension.deviceModel}, which this version of Releap does not know; ` +
-          'it can be started from its disk',
       );
     }
     if (suspension.system !== undefined && !(await isFile(heldSystemPath(this.#folder)))) {

@@ -8,24 +8,30 @@ import type { SystemDisk } from '../vmm/device-model.ts';
 const NAME = /^[0-9a-f]{64}\.squashfs$/;
 
 /**
- * Links the system disk that set-up has built into a folder of the service, named by its digest: set-up replaces its own file
- * while VMs run, and a guest's memory can only be used with the disk that it was booted with. Removes earlier ones that
+ * Links the system disks that set-up has built into a folder of the service, named by their digests: set-up replaces its own
+ * files while VMs run, and a guest's memory can only be used with the disk that it was booted with. Removes earlier ones that
  * neither a VM nor a suspend image has a link to.
  */
-export async function placeSystemDisk(source: string, folder: string): Promise<SystemDisk> {
-  const sha256 = await fileSha256(source);
+export async function placeSystemDisks(sources: readonly string[], folder: string): Promise<SystemDisk[]> {
   await mkdir(folder, { recursive: true, mode: 0o755 });
+  const placed: SystemDisk[] = [];
+  for (const source of sources) placed.push(await place(source, folder));
+  for (const name of await readdir(folder)) {
+    const other = join(folder, name);
+    if (!NAME.test(name) || placed.some(({ path }) => path === other)) continue;
+    if ((await stat(other)).nlink === 1) await rm(other, { force: true });
+  }
+  return placed;
+}
+
+async function place(source: string, folder: string): Promise<SystemDisk> {
+  const sha256 = await fileSha256(source);
   const path = join(folder, `${sha256}.squashfs`);
   // Also replaces a copy that a power loss of the host has truncated.
   if ((await fileSha256(path).catch(() => undefined)) !== sha256) {
     await rm(path, { force: true });
     await linkOrCopy(source, path);
     await syncPath(path);
-  }
-  for (const name of await readdir(folder)) {
-    const other = join(folder, name);
-    if (!NAME.test(name) || other === path) continue;
-    if ((await stat(other)).nlink === 1) await rm(other, { force: true });
   }
   return { path, sha256 };
 }

@@ -5,6 +5,7 @@ import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { GuestSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
+import type { RunningShare } from './boot-options.ts';
 
 /** Device model of VMs whose records do not name one. */
 const OLDEST_DEVICE_MODEL = 2;
@@ -22,6 +23,8 @@ export interface VmRecord {
   diskBytes?: { scratch: number; docker: number };
   /** The file of its initial memory, if it has a path. */
   memoryOrigin?: MemoryOrigin;
+  /** Servers of the folders of the host that its guest can mount; each has a cgroup (`shareCgroup`). */
+  shares?: RunningShare[];
   /** Absent until the VMM was started. */
   process?: ProcessIdentity;
   /** Folder that it was started in, which its command line names also after the folder was renamed. */
@@ -172,4 +175,20 @@ export const ROOT_IMAGE_FILE = 'root.squashfs';
 /** Path of the link to the root image below a disk in `folder`. The image cache does not evict an image with a link. */
 export function heldImagePath(folder: string): string {
   return join(folder, ROOT_IMAGE_FILE);
+}
+
+/**
+ * Links the root image of a disk into the disk's folder: the image cache does not evict an image with more than one link. Where
+ * no link is possible, an evicted image is pulled again.
+ */
+export async function holdImage(image: string, keep: string): Promise<void> {
+  await link(image, heldImagePath(keep)).catch((error: NodeJS.ErrnoException) => {
+    if (
+      error.code !== 'EEXIST' &&
+      error.code !== 'EXDEV' &&
+      error.code !== 'EPERM' &&
+      error.code !== 'EMLINK'
+    )
+      throw error;
+  });
 }

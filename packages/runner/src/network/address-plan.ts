@@ -22,6 +22,8 @@ export const GUEST = {
   gatewayIp: '172.16.0.1',
   mac: '02:72:6c:00:00:02',
   gatewayMac: '02:72:6c:00:00:01',
+  /** Of the gateway: where mounts of object stores send their requests. */
+  storesPort: 7079,
   tap: 'tap0',
   uplink: 'up0',
   mtu: 1500,
@@ -78,7 +80,7 @@ export function isBridgeName(name: string): boolean {
   return /^rl[0-9a-f]{8}br$/.test(name);
 }
 
-export function tableName(tag: string): string {
+function tableName(tag: string): string {
   return `releap_${tag}`;
 }
 
@@ -161,6 +163,11 @@ export function netdUid(plan: AddressPlan): number {
 /** The user that the service's interceptor is: the last but one, which no slot has either. */
 export function interceptUid(plan: AddressPlan): number {
   return netdUid(plan) - 1;
+}
+
+/** The user that the service's store proxy is: the one before, which no slot has either. */
+export function storesUid(plan: AddressPlan): number {
+  return netdUid(plan) - 2;
 }
 
 /**

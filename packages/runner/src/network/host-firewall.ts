@@ -131,6 +131,13 @@ export class HostFirewall {
     await this.#change(renderNetd(this.#plan, this.#netd));
   }
 
+  /** Leads requests of mounted object stores to another port from now on. */
+  async setStoresPort(storesPort: number): Promise<void> {
+    if (this.#netd.storesPort === storesPort) return;
+    this.#netd = { ...this.#netd, storesPort };
+    await this.#change(renderNetd(this.#plan, this.#netd));
+  }
+
   /** Puts a policy in force for a slot that has none. */
   async addPolicy(index: number, policy: SlotPolicy): Promise<void> {
     if (policy.rules === undefined && policy.intercept !== true) return;

@@ -9,7 +9,7 @@ import {
   type NetdPin,
   PRIVATE_RANGES,
 } from '@releap/contract/netd';
-import { type AddressPlan, blockNumber, redirectMark, slotPlan, vethPrefix } from './address-plan.ts';
+import { type AddressPlan, blockNumber, GUEST, redirectMark, slotPlan, vethPrefix } from './address-plan.ts';
 import { countDenial, refuseAs, renderDenials } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 
@@ -43,6 +43,8 @@ export interface NetdAccess {
   dnsPort: number;
   /** Port at the service address of the egress proxy; absent while there is none: what is led to it is refused. */
   egressPort?: number | undefined;
+  /** Port at the service address of the store proxy; absent before the first one. */
+  storesPort?: number | undefined;
   /** The user that it is. */
   uid: number;
   /** The user that the interceptor is. */
@@ -53,18 +55,31 @@ export interface NetdAccess {
   upstreamPorts: readonly number[];
 }
 
-function resolverRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
-  return ['udp', 'tcp'].map(
-    (proto) =>
-      `iifname "${vethPrefix(plan.tag)}*" ip daddr ${plan.serviceAddress} ${proto} dport 53 dnat ip to ${plan.serviceAddress}:${dnsPort}`,
-  );
+function resolverRules(plan: AddressPlan, { dnsPort, storesPort }: NetdAccess): string[] {
+  const lead = (what: string, port: number): string =>
+    `iifname "${vethPrefix(plan.tag)}*" ip daddr ${plan.serviceAddress} ${what} dnat ip to ${plan.serviceAddress}:${port}`;
+  return [
+    ...['udp', 'tcp'].map((proto) => lead(`${proto} dport 53`, dnsPort)),
+    ...(storesPort === undefined ? [] : [lead(`tcp dport ${GUEST.storesPort}`, storesPort)]),
+  ];
 }
 
-function toHostRules(plan: AddressPlan, { dnsPort }: NetdAccess): string[] {
+/**
+ * While no proxy listens, the first packet of a connection is dropped, not refused: the guest's kernel repeats it until the next
+ * proxy is there, and the programs that use a mount see a delay and not an error.
+ */
+function storesRules({ serviceAddress }: AddressPlan, port: number): string[] {
+  const toProxy = `ip daddr ${serviceAddress} tcp dport ${port}`;
+  // The expression matches where a socket listens at exactly this address.
+  return [`${toProxy} socket wildcard 0 accept`, `${toProxy} drop`];
+}
+
+function toHostRules(plan: AddressPlan, { dnsPort, storesPort }: NetdAccess): string[] {
   return [
     'ct state established,related accept',
     `ip daddr ${plan.serviceAddress} udp dport ${dnsPort} accept`,
     `ip daddr ${plan.serviceAddress} tcp dport ${dnsPort} accept`,
+    ...storesRules(plan, storesPort ?? GUEST.storesPort),
     `meta mark ${redirectMark(blockNumber(plan.block))} goto redirected`,
     refuseAs('host'),
   ];
@@ -166,6 +181,7 @@ ${renderDenials()}
     tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu
     ct state established,related accept
     ct state invalid counter drop
+    tcp flags & (fin | syn | rst | ack) != syn counter reject with tcp reset
     ip daddr @never ${refuseAs('reserved')}
     ${flowRules(input.flows).join('\n    ')}
     ip saddr vmap @policies

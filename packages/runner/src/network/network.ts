@@ -1,94 +1,27 @@
 /** The network of one service's sandboxes: slots, firewall, name server and published ports, as one thing. */
-import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
+import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { EgressDenial, PortMapping } from '@releap/contract';
-import {
-  type Cidr,
-  cidrs,
-  contains,
-  formatCidr,
-  overlaps,
-  parseCidr,
-  parseEgress,
-} from '@releap/contract/netd';
+import { cidrs, formatCidr, parseEgress } from '@releap/contract/netd';
 import type { Logger } from 'pino';
-import {
-  type AddressPlan,
-  bridgeName,
-  chooseBlock,
-  DEFAULT_RANGE,
-  DEFAULT_UID_BASE,
-  indexInName,
-  interceptUid,
-  makeAddressPlan,
-  netdUid,
-  netnsPrefix,
-  parseRange,
-  serviceTag,
-  slotPlan,
-  vethPrefix,
-} from './address-plan.ts';
-import { BLOCK_BITS } from './address-plan.ts';
+import { type AddressPlan, interceptUid, netdUid, slotPlan, storesUid, vethPrefix } from './address-plan.ts';
+import { raiseBridge, removeBridge } from './bridge.ts';
 import { HostdService } from '../host/hostd-service.ts';
-import { run } from '../process/index.ts';
 import { flowLimits } from './flow-limits.ts';
 import type { SlotPolicy } from './host-rules.ts';
 import { DeniedLog } from './denied-log.ts';
 import { DeniedStore } from './denied-store.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
-import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
 import { Interceptor } from './intercept/interceptor.ts';
-import type { SecretsSource } from './intercept/secrets-client.ts';
 import { type DeclaredPort, Netd, netdSandbox } from './netd/netd.ts';
+import type { NetworkOptions } from './network-options.ts';
+import { openPlan } from './open-plan.ts';
 import { raisePolicyRouting, removePolicyRouting } from './policy-routing.ts';
-import { destroySlots, type Slot } from './slot.ts';
+import type { Slot } from './slot.ts';
+import { StoreProxy } from './stores/store-proxy.ts';
 import { SlotPool, type TakeOptions } from './slot-pool.ts';
 import { SlotStore } from './slot-store.ts';
-
-export interface NetworkOptions {
-  /** Folder for our state; made when it is not there. */
-  dir: string;
-  /** What tells this service from others on the machine: the absolute path of its home. */
-  identity: string;
-  /** Address of the host at which declared ports are published. */
-  listenHost: string;
-  log: Logger;
-  /** Most sandboxes at once, 1 to 1019. Default 256. */
-  slots?: number;
-  /** Spare slots kept ready. Default 8. */
-  ahead?: number;
-  /** Resolves when a core is free for making them. Default: at once. */
-  spare?: (signal: AbortSignal) => Promise<void>;
-  /** How long the address of a released network is not used again, in milliseconds. Default `ADDRESS_WITHHELD_MS`. */
-  withholdMs?: number;
-  /** First of the user ids of the slots' owners. */
-  uidBase?: number;
-  /** IPv4 range from which the service picks its block. */
-  range?: string;
-  /** A user of the host, beside the runner's own, who may connect to sandboxes: the engine of previews. */
-  clientUid?: number | undefined;
-  /** Called when the network of a sandbox is about to be removed, and when it was. */
-  onRelease?: (vmId: string) => void;
-  /** Name servers to ask, `address` or `address:port`. Default: the host's /etc/resolv.conf. */
-  dnsUpstreams?: readonly string[];
-  /** Private networks, as CIDR, that the egress policies of tenants may open. Default none. */
-  tenantPrivateNetworks?: readonly string[];
-  /** Where values of secrets come from; absent: placeholders are not replaced. */
-  secrets?: {
-    source: SecretsSource;
-    /** Certificates of authorities, PEM, besides those of the host. */
-    extraCa?: string | undefined;
-  };
-  /** A file for what a sandbox was denied, for when its network has ended; absent: it is forgotten then. */
-  deniedPath?: (vmId: string) => string;
-  /** How often to look whether our firewall table is still there, in milliseconds. Default 10 000. */
-  firewallWatchMs?: number;
-  /** A netd that takes longer than this for anything has hung, in milliseconds. Default 20 000. */
-  netdReplyMs?: number;
-  /** Folder for what belongs to the machine and not to one service; must not outlive a boot. */
-  runDir?: string;
-}
 
 interface Parts {
   plan: AddressPlan;
@@ -97,6 +30,7 @@ interface Parts {
   netd: Netd;
   hostd: HostdService;
   interceptor: Interceptor | undefined;
+  stores: StoreProxy | undefined;
   denied: DeniedLog;
 }
 
@@ -124,7 +58,7 @@ export class Network {
     await using opened = new AsyncDisposableStack();
     const hostd = new HostdService(log);
     opened.defer(() => hostd.close());
-    const plan = await settlePlan(options, store, hostd);
+    const plan = await openPlan(options, store, hostd);
     await enableForwarding(options.runDir ?? DEFAULT_RUN_DIR);
     await raiseBridge(plan);
     await raisePolicyRouting(plan);
@@ -216,7 +150,18 @@ export class Network {
         onDomains: (vmId, domains) => netd.intercept(vmId, domains),
         log,
       });
-    return new Network(options, { plan, pool, firewall, netd, hostd, denied, interceptor });
+    const stores =
+      options.stores &&
+      new StoreProxy({
+        ...options.stores,
+        dir: join(dir, 'stores'),
+        uid: storesUid(plan),
+        address: plan.serviceAddress,
+        onPort: (port) => firewall.setStoresPort(port),
+        log,
+      });
+    await stores?.recover([...pool.holders()].map(({ vmId, slot }) => ({ vmId, address: slot.hostAddress })));
+    return new Network(options, { plan, pool, firewall, netd, hostd, denied, interceptor, stores });
   }
 
   /** The process that serves DNS and forwards. */
@@ -289,6 +234,23 @@ export class Network {
     interceptor?.put(vmId, env);
   }
 
+  /**
+   * Serves the mounted object stores of a sandbox, which has a network.
+   * @returns whether they are served: if not, control does not answer, and they are served as soon as it does
+   */
+  async serveStores(vmId: string): Promise<boolean> {
+    const { pool, stores } = this.#parts;
+    const slot = pool.adopt(vmId);
+    if (slot === undefined || stores === undefined) return false;
+    await stores.put(vmId, slot.hostAddress);
+    return await stores.ready(vmId, STORES_READY_MS);
+  }
+
+  /** The process that serves mounted object stores; undefined while there is none. */
+  async storeProxyPid(): Promise<number | undefined> {
+    return await this.#parts.stores?.pid();
+  }
+
   /** The process that replaces placeholders; undefined while there is none. */
   async interceptorPid(): Promise<number | undefined> {
     return await this.#parts.interceptor?.pid();
@@ -334,9 +296,10 @@ export class Network {
 
   /** Takes a sandbox's network away; its VMM must have ended. Repeating it does nothing. */
   async release(vmId: string): Promise<void> {
-    const { pool, firewall, netd, denied, interceptor } = this.#parts;
+    const { pool, firewall, netd, denied, interceptor, stores } = this.#parts;
     this.#options.onRelease?.(vmId);
     interceptor?.remove(vmId);
+    await stores?.remove(vmId);
     await netd.remove(vmId);
     await pool.release(vmId, async ({ index }) => {
       // Last of all: were the VMM still alive against our word, its policy would not have been lifted.
@@ -363,9 +326,9 @@ export class Network {
   }
 
   async #detach(): Promise<void> {
-    const { pool, firewall, netd, interceptor } = this.#parts;
+    const { pool, firewall, netd, interceptor, stores } = this.#parts;
     firewall.detach();
-    this.#detached ??= Promise.all([netd.detach(), pool.detach(), interceptor?.detach()]);
+    this.#detached ??= Promise.all([netd.detach(), pool.detach(), interceptor?.detach(), stores?.detach()]);
     await this.#detached;
   }
 
@@ -375,90 +338,25 @@ export class Network {
     await this.#detach();
     await netd.stop();
     await this.#parts.interceptor?.stop();
+    await this.#parts.stores?.stop();
     await pool.close();
     hostd.close();
     await firewall.remove();
     await removePolicyRouting(plan);
-    if ((await listLinks()).includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
+    await removeBridge(plan);
     await restoreForwarding(this.#options.runDir ?? DEFAULT_RUN_DIR);
   }
 }
 
 const DEFAULT_RUN_DIR = '/run/releap';
-const DEFAULT_SLOTS = 256;
+/** How long a start waits until control has told of object stores. */
+const STORES_READY_MS = 10_000;
 const DEFAULT_AHEAD = 8;
 const DEFAULT_WATCH_MS = 10_000;
 
 /** Ports in `address:port`, `[address]:port`; the usual one is not named. */
 function upstreamPorts(upstreams: readonly string[]): number[] {
   return upstreams.flatMap((text) => /(?:^[\d.]+|\]):(\d+)$/.exec(text)?.[1] ?? []).map(Number);
-}
-
-/**
- * The block is chosen once and kept, as long as nothing else on the machine has come to use it. When it has to
- * change, slots with old addresses are of no use and go.
- */
-async function settlePlan(
-  options: NetworkOptions,
-  store: SlotStore,
-  hostd: HostdService,
-): Promise<AddressPlan> {
-  const { log, range = DEFAULT_RANGE } = options;
-  const within = parseRange(range);
-  const tag = serviceTag(options.identity);
-  const path = join(options.dir, 'block');
-  const own = (name: string) => name === bridgeName(tag) || name.startsWith(vethPrefix(tag));
-  const used = await listUsedPrefixes(own);
-  const planOf = (block: Cidr) =>
-    makeAddressPlan(tag, block, options.slots ?? DEFAULT_SLOTS, options.uidBase ?? DEFAULT_UID_BASE);
-
-  const saved = parseCidr((await readFile(path, 'utf8').catch(() => '')).trim());
-  const links = await listLinks();
-  if (saved !== undefined && saved.bits === BLOCK_BITS && contains(within, saved)) {
-    const rival = used.find((other) => overlaps(saved, other));
-    if (rival === undefined) return planOf(saved);
-    if (links.includes(bridgeName(tag))) {
-      log.warn(
-        { block: formatCidr(saved), other: formatCidr(rival) },
-        'our addresses are also routed elsewhere',
-      );
-      return planOf(saved);
-    }
-    log.warn(
-      { block: formatCidr(saved), other: formatCidr(rival) },
-      'our addresses are taken; choosing others',
-    );
-  }
-  if (saved !== undefined && saved.bits === BLOCK_BITS) await removePolicyRouting(planOf(saved));
-  const plan = planOf(chooseBlock(tag, range, used));
-  await removeAllSlots(hostd, plan, links);
-  await store.clear();
-  await writeFile(`${path}.new`, `${formatCidr(plan.block)}\n`, { mode: 0o600 });
-  await rename(`${path}.new`, path);
-  return plan;
-}
-
-async function removeAllSlots(
-  hostd: HostdService,
-  plan: AddressPlan,
-  links: readonly string[],
-): Promise<void> {
-  const indexes = [
-    ...links.map((name) => indexInName(vethPrefix(plan.tag), name)),
-    ...(await listNetns()).map((name) => indexInName(netnsPrefix(plan.tag), name)),
-  ].filter((index) => index !== undefined);
-  await destroySlots(hostd, plan, [...new Set(indexes)]);
-  if (links.includes(plan.bridge)) await run('ip', ['link', 'delete', 'dev', plan.bridge]);
-}
-
-/** A bridge without ports: it holds our address, and its route shows every other program that the block is taken. */
-async function raiseBridge(plan: AddressPlan): Promise<void> {
-  if (!(await listLinks()).includes(plan.bridge)) {
-    await run('ip', ['link', 'add', 'name', plan.bridge, 'type', 'bridge']);
-  }
-  const address = `${plan.serviceAddress}/${BLOCK_BITS}`;
-  await run('ip', ['address', 'replace', address, 'dev', plan.bridge]);
-  await run('ip', ['link', 'set', 'dev', plan.bridge, 'up']);
 }
 
 async function warnOfOthers(plan: AddressPlan, log: Logger): Promise<void> {

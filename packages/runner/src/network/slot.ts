@@ -98,6 +98,7 @@ table inet sandbox {
     type nat hook prerouting priority dstnat; policy accept;
     iifname "${tap}" ip daddr ${gatewayIp} udp dport 53 dnat ip to ${plan.serviceAddress}
     iifname "${tap}" ip daddr ${gatewayIp} tcp dport 53 dnat ip to ${plan.serviceAddress}
+    iifname "${tap}" ip daddr ${gatewayIp} tcp dport ${GUEST.storesPort} dnat ip to ${plan.serviceAddress}
     iifname "${uplink}" ip daddr ${slot.hostAddress} dnat ip to ${ip}
   }
   chain slot_snat {

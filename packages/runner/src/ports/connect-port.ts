@@ -71,7 +71,7 @@ const NO_TOOLBOX =
  * Connects to a port of a guest.
  * @throws ApiError 502 when nothing listens, 504 when nothing answers
  */
-export async function connectPort(host: PortHost, port: number): Promise<PortConnection> {
+async function connectPort(host: PortHost, port: number): Promise<PortConnection> {
   try {
     return overNetwork(await connectTcp(host.address, port));
   } catch (error) {

@@ -19,6 +19,8 @@ export interface RunOptions {
   fileMax?: number | undefined;
   /** Sees each whole line of standard output, which is then not collected. An exception ends the program. */
   onLine?: (line: string) => void;
+  /** Most characters of a line that are kept. Default 64 Ki. */
+  lineMax?: number;
   /** Sees each whole line of standard error, whose end is collected all the same. */
   onErrorLine?: (line: string) => void;
   /** An open file that standard output goes to. */
@@ -84,7 +86,7 @@ export async function runToExit(
 
   const stdout: Buffer[] = [];
   let stdoutBytes = 0;
-  const onLine = options.onLine && lineSplitter(options.onLine);
+  const onLine = options.onLine && lineSplitter(options.onLine, options.lineMax);
   // With no file descriptors left there are no pipes either.
   child.stdout?.on('data', (chunk: Buffer) => {
     if (onLine) return attempt(() => onLine(chunk), end);

@@ -3,9 +3,9 @@ import { dirname, join } from 'node:path';
 import type { Logger } from 'pino';
 
 /** A sync is refused when it leaves out at least this many of a kind ... */
-export const ABSENT_MIN = 4;
+const ABSENT_MIN = 4;
 /** ... and more than this share of all that the host holds of it. */
-export const ABSENT_SHARE = 0.5;
+const ABSENT_SHARE = 0.5;
 const CONFIRM_POLL_MS = 2_000;
 /** How many ids are written into the log. */
 const IDS_LOGGED = 20;

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import type { SandboxSpec } from '@releap/contract';
+import type { GuestStore, SandboxSpec } from '@releap/contract';
 import { nowNs } from '../guest/index.ts';
-import type { GuestConfig } from '../guest/index.ts';
+import type { GuestConfig, StoreMount } from '../guest/index.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { RunningVm } from '../machine/index.ts';
 import { GUEST } from '../network/address-plan.ts';
@@ -21,7 +21,7 @@ export function guestConfig(
 ): GuestConfig {
   const { config } = image;
   const { reservedMib } = guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
-  const argv = [...config.entrypoint, ...config.cmd];
+  const argv = spec.entrypoint ?? [...config.entrypoint, ...config.cmd];
   return {
     ...identityOf(vmId, spec),
     ...freshness(),
@@ -37,6 +37,10 @@ export function guestConfig(
     ...((config.docker || spec.docker_data_mib !== undefined) && {
       docker: { start: config.docker === true && !namesEngine(argv) },
     }),
+    ...(spec.object_stores && { stores: spec.object_stores.map(storeMount) }),
+    ...(spec.volumes && {
+      volumes: spec.volumes.map(({ mount_path: path }, index) => ({ tag: volumeTag(index), path })),
+    }),
     ...(reservedMib !== undefined && { reserveBytes: reservedMib * 1024 * 1024 }),
     env: environmentOf(spec, config),
     ...(config.user === '' ? {} : { user: config.user }),
@@ -45,6 +49,16 @@ export function guestConfig(
       ? {}
       : { entrypoint: { argv, ...(config.stopSignal === '' ? {} : { stopSignal: config.stopSignal }) } }),
   };
+}
+
+/** By which a guest mounts a volume of its sandbox. */
+export function volumeTag(index: number): string {
+  return `volume-${index}`;
+}
+
+/** The mount of a store, through the host's proxy. */
+export function storeMount(store: GuestStore): StoreMount {
+  return { ...store, endpoint: `http://${GUEST.gatewayIp}:${GUEST.storesPort}` };
 }
 
 /** Whether the entrypoint itself runs the container engine: there is only one of them. */

@@ -17,6 +17,8 @@ export interface IdentityUpdate {
 
 /** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
 const CONFIGURE_DEADLINE_MS = 60_000;
+/** The same for a guest with volumes, which is booting meanwhile: seconds under emulation. */
+const BOOT_AND_CONFIGURE_DEADLINE_MS = 150_000;
 /** Setting the clock and thawing; seconds only on a machine that is overloaded. */
 const RENEW_DEADLINE_MS = 60_000;
 /** A guest that has received the message answers by then, unless the machine is hopelessly overloaded. */
@@ -48,7 +50,8 @@ export async function configure(
   signal: AbortSignal,
   log: Logger,
 ): Promise<unknown> {
-  const options = { signal, deadlineMs: CONFIGURE_DEADLINE_MS };
+  const boots = config.volumes !== undefined;
+  const options = { signal, deadlineMs: boots ? BOOT_AND_CONFIGURE_DEADLINE_MS : CONFIGURE_DEADLINE_MS };
   const { reservedBytes, timingsUs } = await guest.configure(config, options);
   const { reserveBytes: asked = 0 } = config;
   // The limit of the VMM's cgroup relies on it: if the guest used the reserved memory, the host's OOM killer would end it.

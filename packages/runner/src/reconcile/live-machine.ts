@@ -18,6 +18,7 @@ import type {
 import { failpoint } from '../failpoint.ts';
 import type { AgentConnection } from './agent-connection.ts';
 import { AgentWatch } from './agent-watch.ts';
+import { ShareWatch } from './share-watch.ts';
 import { powerOff } from './guest-life.ts';
 import type { Addresses, LiveSandbox } from './sandbox-host.ts';
 
@@ -58,6 +59,7 @@ export class LiveMachine implements LiveSandbox {
   readonly #log: Logger;
   readonly #closing = new AbortController();
   readonly #watch: AgentWatch;
+  readonly #shares: ShareWatch;
   /** The compacted layer that is being written; undefined when there is none. */
   #writing: Promise<DiskChain | undefined> = Promise.resolve(undefined);
 
@@ -74,6 +76,7 @@ export class LiveMachine implements LiveSandbox {
       tell: (line) => this.console.write(Buffer.from(`\n[releap] ${line}\n`)),
       log: this.#log,
     });
+    this.#shares = new ShareWatch(options.running, this.#log);
   }
 
   async guest(): Promise<GuestClient> {
@@ -82,6 +85,7 @@ export class LiveMachine implements LiveSandbox {
 
   async shutDown(graceMs: number, hurry: AbortSignal): Promise<void> {
     const { running, readCounters } = this.#options;
+    this.#shares.close();
     readCounters();
     try {
       await powerOff(running, await this.guest(), graceMs, hurry);
@@ -94,6 +98,7 @@ export class LiveMachine implements LiveSandbox {
   async suspend(): Promise<void> {
     const { assignment, machines, running } = this.#options;
     const vmId = assignment.vm_id;
+    this.#refuseWithVolumes('paused');
     await checkGuestHasSpace(running.vm);
     const guest = await this.guest();
     await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
@@ -149,7 +154,14 @@ export class LiveMachine implements LiveSandbox {
     }
   }
 
+  /** The servers of its volumes map its memory and know its open files: a copy of it would have neither. */
+  #refuseWithVolumes(what: string): void {
+    if (this.#options.assignment.spec.volumes !== undefined)
+      throw new Error(`a sandbox with volumes cannot be ${what}`);
+  }
+
   async fork(child: string): Promise<ForkOrigin> {
+    this.#refuseWithVolumes('forked');
     const { machines, takeVmm } = this.#options;
     return await machines.captures.fork(this.#source(), child, takeVmm);
   }
@@ -161,6 +173,7 @@ export class LiveMachine implements LiveSandbox {
     parentId: string | undefined,
   ): Promise<SnapshotFacts> {
     const { machines, findImage } = this.#options;
+    if (kind === 'full') this.#refuseWithVolumes('captured with its memory');
     using image = await findImage(manifest);
     return await machines.captures.snapshot(id, kind, this.#source(), image, parentId);
   }
@@ -183,6 +196,7 @@ export class LiveMachine implements LiveSandbox {
   async close(): Promise<void> {
     const { agent, running, logs, machines } = this.#options;
     this.#watch.close();
+    this.#shares.close();
     this.#closing.abort(new Error('the sandbox does not run any more'));
     // Removes a partial layer; otherwise it would stay in the folder until the sandbox runs again.
     const compacted = await this.#writing;

@@ -23,6 +23,7 @@ import { MachineStarts } from './machine-starts.ts';
 import type { StartedVm } from './machine-starts.ts';
 import { RootImages } from './root-images.ts';
 import type { HeldImage, LiveSandbox, SandboxHistory, SandboxEvents, SandboxHost } from './sandbox-host.ts';
+import { SandboxVolumes, type VolumeOpener } from './sandbox-volumes.ts';
 
 const VMM_END_GRACE_MS = 1_000;
 const CONNECT_DEADLINE_MS = 20_000;
@@ -41,6 +42,7 @@ export interface MachineHostOptions {
   warm: WarmVms<Slot>;
   /** Records what sandboxes use. */
   meter: Pick<UsageMeter, 'begin' | 'sample' | 'end'>;
+  volumes: VolumeOpener;
   /** Limits concurrent starts. */
   admission: Admission;
   /** Folder of the logs, with a folder for each sandbox. */
@@ -66,11 +68,13 @@ export class MachineHost implements SandboxHost {
   readonly #options: MachineHostOptions;
   readonly #roots: RootImages;
   readonly #starts: MachineStarts;
+  readonly #volumes: SandboxVolumes;
 
   constructor(options: MachineHostOptions) {
     this.#options = options;
     this.#roots = new RootImages(options.images, options.machines);
-    this.#starts = new MachineStarts({ ...options, roots: this.#roots });
+    this.#volumes = new SandboxVolumes(options.volumes, options.log);
+    this.#starts = new MachineStarts({ ...options, roots: this.#roots, volumes: this.#volumes });
   }
 
   async hasImage(source: RootSource, manifest?: string): Promise<boolean> {
@@ -98,6 +102,10 @@ export class MachineHost implements SandboxHost {
     return await this.#roots.manifestOf(snapshotId);
   }
 
+  async openVolumes({ vm_id: vmId, spec }: Assignment, signal: AbortSignal): Promise<void> {
+    await this.#volumes.open(vmId, spec.volumes ?? [], signal);
+  }
+
   async boot(
     assignment: Assignment,
     image: HeldImage,
@@ -119,7 +127,8 @@ export class MachineHost implements SandboxHost {
     let restored: RunningVm | undefined;
     try {
       // A cold boot takes seconds, and the starts behind it do not need one.
-      await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }), signal);
+      if (spec.volumes === undefined)
+        await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }), signal);
       const { running, slot, warm, queuedMs, timingsUs } = await admission.run(
         async (queuedMs, guestRuns) => {
           const made = await this.#starts.fresh(
@@ -130,6 +139,7 @@ export class MachineHost implements SandboxHost {
           );
           restored = made.running;
           this.#replaceSecrets(assignment);
+          await this.#serveStores(assignment);
           guestRuns();
           failpoint(`${operation}:restored`);
           const died = watch(made.running, events);
@@ -241,6 +251,7 @@ export class MachineHost implements SandboxHost {
         const made = await how.restore(rootImagePath, (chunk) => logs.console.write(chunk));
         restored = made.running;
         this.#replaceSecrets(assignment);
+        await this.#serveStores(assignment);
         guestRuns();
         const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, how.patience());
         failpoint(`${how.operation}:thawed`);
@@ -294,6 +305,7 @@ export class MachineHost implements SandboxHost {
     const slot = network.adopt(vmId);
     if (slot === undefined) throw new Error('the sandbox has no network slot');
     this.#replaceSecrets(assignment);
+    this.#volumes.use(vmId, assignment.spec.volumes ?? []);
     const logs = this.#openLogs(vmId);
     const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let running: RunningVm | undefined;
@@ -374,6 +386,7 @@ export class MachineHost implements SandboxHost {
     const { machines, network, meter } = this.#options;
     meter.end(vmId);
     await machines.end(vmId);
+    await this.#volumes.close(vmId);
     await network.keepDenied(vmId);
     await network.release(vmId);
   }
@@ -383,6 +396,7 @@ export class MachineHost implements SandboxHost {
     meter.end(vmId);
     // The slot is released only when no process can send on it.
     await machines.destroy(vmId);
+    await this.#volumes.close(vmId);
     if (!isDeleted) await network.keepDenied(vmId);
     await network.release(vmId);
   }
@@ -406,6 +420,11 @@ export class MachineHost implements SandboxHost {
 
   #replaceSecrets({ vm_id: vmId, spec: { egress_secrets: secrets, env } }: Assignment): void {
     if (secrets !== undefined) this.#options.network.replaceSecrets(vmId, secrets.domains, env);
+  }
+
+  async #serveStores({ vm_id: vmId, spec: { object_stores: stores = [] } }: Assignment): Promise<void> {
+    if (stores.length === 0 || (await this.#options.network.serveStores(vmId))) return;
+    this.#options.log.warn({ vm: vmId }, 'a sandbox starts before its object stores are served');
   }
 
   #openLogs(vmId: string): Logs {

@@ -8,6 +8,7 @@ import { failpoint } from '../failpoint.ts';
 import { guestSize } from '../template/machine-size.ts';
 import { isAlive } from '../vmm/process-identity.ts';
 import type { Assignment } from './assignment.ts';
+import type { SandboxVolumes } from './sandbox-volumes.ts';
 import type { RootImages } from './root-images.ts';
 import type { HeldImage, SandboxHistory } from './sandbox-host.ts';
 
@@ -17,6 +18,7 @@ export interface MachineStartsOptions {
   warm: WarmVms<Slot>;
   admission: Admission;
   roots: RootImages;
+  volumes: SandboxVolumes;
   log: Logger;
 }
 
@@ -54,7 +56,7 @@ export class MachineStarts {
     onConsole: (chunk: Buffer) => void,
     signal: AbortSignal,
   ): Promise<StartedVm & { warm: boolean }> {
-    const { machines, network, warm: waiting, log } = this.#options;
+    const { machines, network, warm: waiting, volumes, log } = this.#options;
     const shape = guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
     const from =
       spec.origin?.type === 'snapshot' && !spec.persistent
@@ -71,7 +73,9 @@ export class MachineStarts {
     const existingMib = spec.persistent ? await machines.persistent.existingDiskMib(vmId) : undefined;
     const fromMib = Math.ceil((from?.bytes ?? 0) / 2 ** 20);
     const diskMib = Math.max(spec.scratch_mib, spec.docker_data_mib ?? 0, existingMib ?? 0, fromMib);
-    const warm = waiting.takeVm({ shape, diskMib, image });
+    const shares = volumes.shares(vmId);
+    // One that waits has no folders to share, and cannot get any.
+    const warm = shares.length > 0 ? undefined : waiting.takeVm({ shape, diskMib, image });
     if (warm !== undefined) {
       try {
         // The egress policy first: the VM never runs on a network without it.
@@ -90,7 +94,7 @@ export class MachineStarts {
     }
     const slot = await network.take(vmId, egressOf(spec));
     failpoint('create:slot');
-    const boot = { ...options, slot, shape };
+    const boot = { ...options, slot, shape, shares };
     const running = spec.persistent ? await machines.persistent.boot(boot) : await machines.boot(boot);
     return { running, slot, warm: false };
   }

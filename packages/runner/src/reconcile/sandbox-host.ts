@@ -99,6 +99,11 @@ export interface SandboxHost {
     origin: Origin | undefined,
     durable: boolean,
   ): Promise<HeldImage>;
+  /**
+   * Has its volumes ready for a boot: mounts their newest content on this host. `end` closes them.
+   * @throws with the reason when the content of one cannot be had
+   */
+  openVolumes(assignment: Assignment, signal: AbortSignal): Promise<void>;
   /** A persistent sandbox boots on its existing disk if there is one. There must be no suspend image. */
   boot(
     assignment: Assignment,

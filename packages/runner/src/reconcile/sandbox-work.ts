@@ -10,7 +10,9 @@ import type { ConvergeStep, Facts, RecoveryStep } from './sandbox-table.ts';
 
 /** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
 const BOOT_DEADLINE_MS = 90_000;
-/** A pull or build of the root image; the registry client has deadlines of its own below this. */
+/** The same for a sandbox with volumes, which is not restored from a template. Less than the deadline of `booting`. */
+const BOOT_WITH_VOLUMES_DEADLINE_MS = 160_000;
+/** A pull or build of the root image, and the content of volumes; their clients have deadlines of their own below this. */
 const IMAGE_DEADLINE_MS = 30 * 60_000;
 /** Grace period of the entrypoint after its signal. */
 const STOP_GRACE_MS = 10_000;
@@ -128,7 +130,7 @@ export class SandboxWork {
   async #facts(): Promise<Facts> {
     const { served, observation, past, isPersistent, hostRestarted } = this.#state;
     const vm = this.live === undefined ? this.#vm : 'live';
-    const { origin, docker_data_mib } = served.spec;
+    const { origin, docker_data_mib, volumes } = served.spec;
     // A live VM has its disk, and has consumed its suspend image: no file needs to be checked.
     const local =
       isPersistent && vm !== 'live' ? await this.#host.localState(this.#state.vmId) : NOTHING_BESIDE_VM;
@@ -146,7 +148,7 @@ export class SandboxWork {
       origin: origin?.type ?? 'none',
       // The VM's own record may be lost after a power failure.
       hostRestarted: local.hostRestarted || hostRestarted,
-      canPause: docker_data_mib === undefined,
+      canPause: docker_data_mib === undefined && volumes === undefined,
     };
   }
 
@@ -211,7 +213,7 @@ export class SandboxWork {
     'refuse-pause': async () =>
       await this.#state.observe('running', {
         ...this.live?.addresses,
-        error: 'a sandbox with a Docker data device cannot be paused',
+        error: 'a sandbox with volumes or a Docker data device cannot be paused',
       }),
     suspend: async () => await this.#suspend(),
     'report-paused': async () => {
@@ -291,7 +293,8 @@ export class SandboxWork {
       const manifest =
         past.manifest ??
         (origin?.type === 'snapshot' ? await this.#host.manifestOf(origin.snapshot_id) : undefined);
-      await this.#state.observe((await this.#host.hasImage(root, manifest)) ? 'booting' : 'building');
+      const isQuick = served.spec.volumes === undefined && (await this.#host.hasImage(root, manifest));
+      await this.#state.observe(isQuick ? 'booting' : 'building');
       failpoint(`${operation}:recorded`);
       // First: if a later step fails, there is a disk and no suspend image, which is what `stopped` means.
       if (isPersistent) {
@@ -301,9 +304,11 @@ export class SandboxWork {
       }
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
       using image = await this.#host.acquireImage(root, imageSignal, manifest, origin, isPersistent);
+      if (served.spec.volumes !== undefined) await this.#host.openVolumes(served, imageSignal);
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       failpoint(`${operation}:image`);
-      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+      const bootMs = served.spec.volumes === undefined ? BOOT_DEADLINE_MS : BOOT_WITH_VOLUMES_DEADLINE_MS;
+      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(bootMs)]);
       // Never replaces a lost disk with an empty one: the loss would go unnoticed.
       if (isPersistent && operation === 'start') {
         if (!(await this.#host.localState(this.#state.vmId)).disk) throw new Error(DISK_GONE);

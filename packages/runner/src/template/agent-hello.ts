@@ -3,14 +3,14 @@ import type { Socket } from 'node:net';
 import { connectUnix } from '../vmm/qmp.ts';
 
 /** Marks the start of a HELLO, so that it can be found after a truncated frame of an earlier session. */
-export const HELLO_MAGIC = Buffer.from('\xf5releap-guest\x00\x01\xae', 'latin1');
+const HELLO_MAGIC = Buffer.from('\xf5releap-guest\x00\x01\xae', 'latin1');
 const TYPE_HELLO = 10;
 const FRAME_HEADER_BYTES = 9;
 /** An agent sends a few hundred bytes up to its HELLO. */
 const ANSWER_MAX_BYTES = 256 * 1024;
 
 /** The host's HELLO: magic, then a frame (length, type, stream, JSON). */
-export function helloFrame(nonce: string): Buffer {
+function helloFrame(nonce: string): Buffer {
   const payload = Buffer.from(JSON.stringify({ protocol: 1, nonce }));
   const header = Buffer.alloc(FRAME_HEADER_BYTES);
   header.writeUInt32BE(payload.length, 0);

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { deviceModel } from '../vmm/device-model.ts';
+import { cpuModel, deviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
 
@@ -22,8 +22,6 @@ export interface GuestSize extends MachineSize {
 /** The properties of this host that every template depends on. */
 export interface Platform {
   accelerator: Accelerator;
-  /** Value of `-cpu`. Under KVM it selects the host's CPU model. */
-  cpuModel: string;
   hostCpu: string;
   /** The VMM that boots templates and runs new VMs. */
   vmm: Vmm;
@@ -116,13 +114,19 @@ export function kernelAppend(platform: Platform): string {
   return parts.join(' ');
 }
 
+/** Digest of what every guest consists of besides its image: kernel, agent, system disk and devices. */
+export function guestDigest({ hardware, kernel, initramfs }: Platform): string {
+  const parts = [hardware.deviceModel, hardware.system?.sha256, kernel.sha256, initramfs.sha256];
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 32);
+}
+
 /** Name of a template: a digest of everything it depends on. States with different keys never fit each other's machine. */
 export function templateKey(platform: Platform, shape: MachineSize): string {
   const parts = {
     model: platform.hardware.deviceModel,
     system: platform.hardware.system?.sha256,
     accelerator: platform.accelerator,
-    cpuModel: platform.cpuModel,
+    cpuModel: cpuModel(platform.accelerator, platform.hardware.deviceModel),
     // Under emulation too: the guest has measured this CPU's time-stamp counter.
     hostCpu: platform.hostCpu,
     vmm: platform.vmm.version,

@@ -45,7 +45,6 @@ export async function makeTemplate(
     machine: {
       accelerator: platform.accelerator,
       hardware: platform.hardware,
-      cpuModel: platform.cpuModel,
       vcpus: shape.vcpus,
       memMib: shape.memMib,
       sharing: 'shared',

@@ -12,8 +12,8 @@ export const RESULT_MAX_BYTES = 8 * 1024 * 1024;
 /** Results that commands of one sandbox, and of all, are collecting. Beyond it they are truncated, too. */
 const RESULTS_MAX_BYTES = { each: 64 * 1024 * 1024, all: 256 * 1024 * 1024 };
 /** Without a `timeout`, or with 0. */
-export const DEFAULT_TIMEOUT_S = 360;
-export const MAX_TIMEOUT_S = 86_400;
+const DEFAULT_TIMEOUT_S = 360;
+const MAX_TIMEOUT_S = 86_400;
 
 const Body = Type.Object({
   /** A line for `/bin/sh -c`. */

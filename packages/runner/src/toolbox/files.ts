@@ -120,23 +120,22 @@ export async function registerFiles(app: FastifyInstance, find: FindGuest): Prom
     return await reply.send(body);
   });
 
-  app.delete<Route>(
-    base,
-    { schema: { querystring: Type.Object({ path: Path, recursive: Type.Optional(Type.String()) }) } },
-    async (request, reply) => {
-      const guest = await find(request.params.id);
-      const recursive = request.query.recursive === 'true' || request.query.recursive === '1';
-      await guest.files.remove(request.query.path, { recursive }).catch(rethrow);
-      return await reply.code(204).send();
-    },
-  );
-
   await app.register(async (scope) => {
     // Whatever the body's type is, it is the file's bytes and passes through; only multipart has an envelope.
     scope.removeAllContentTypeParsers();
     scope.addContentTypeParser('*', (_request, payload, done) => done(null, payload));
     await scope.register(multipart, { limits: { files: 1, fields: 8, fileSize: Number.MAX_SAFE_INTEGER } });
-    // SDKs announce a form here, and send none.
+    // SDKs announce a form in requests without a body.
+    scope.delete<Route>(
+      base,
+      { schema: { querystring: Type.Object({ path: Path, recursive: Type.Optional(Type.String()) }) } },
+      async (request, reply) => {
+        const guest = await find(request.params.id);
+        const recursive = request.query.recursive === 'true' || request.query.recursive === '1';
+        await guest.files.remove(request.query.path, { recursive }).catch(rethrow);
+        return await reply.code(204).send();
+      },
+    );
     scope.post<Route>(
       `${base}/folder`,
       { schema: { querystring: Type.Object({ path: Path, mode: Mode }) } },

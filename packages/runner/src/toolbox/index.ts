@@ -6,6 +6,7 @@ import { ApiError } from '@releap/contract';
 import type { FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
 import type { GuestClient } from '../guest/index.ts';
+import { type FindEntrypointLog, registerEntrypoint } from './entrypoint.ts';
 import { registerExecute } from './execute.ts';
 import { registerFiles } from './files.ts';
 import type { FindGuest } from './find-guest.ts';
@@ -16,10 +17,14 @@ import { registerUnsupported } from './unsupported.ts';
 export interface ToolboxOptions {
   /** The connected agent of a sandbox that runs here. May throw a ToolboxError that says more than "not here". */
   lookup: (vmId: string) => GuestClient | undefined | Promise<GuestClient | undefined>;
+  entrypointLog: FindEntrypointLog;
   log: Logger;
 }
 
-export async function registerToolbox(app: FastifyInstance, { lookup, log }: ToolboxOptions): Promise<void> {
+export async function registerToolbox(
+  app: FastifyInstance,
+  { lookup, entrypointLog, log }: ToolboxOptions,
+): Promise<void> {
   const find: FindGuest = async (vmId) => {
     const client = await lookup(vmId);
     if (client === undefined || client.closed) throw new ToolboxError(404, `no sandbox ${vmId} runs here`);
@@ -34,6 +39,7 @@ export async function registerToolbox(app: FastifyInstance, { lookup, log }: Too
     });
     registerExecute(scope, find);
     registerStream(scope, find, log);
+    registerEntrypoint(scope, find, entrypointLog);
     await registerFiles(scope, find);
     registerUnsupported(scope);
   });

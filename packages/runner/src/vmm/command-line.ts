@@ -1,5 +1,5 @@
 import type { Accelerator } from './accelerator.ts';
-import { deviceModel, DISKS } from './device-model.ts';
+import { cpuModel, deviceModel, DISKS } from './device-model.ts';
 import type { DiskName, Hardware } from './device-model.ts';
 import { SOCKETS } from './places.ts';
 import type { Places } from './places.ts';
@@ -14,11 +14,15 @@ export interface MachineOptions {
   /** The devices, and the file of the system disk where there is one. */
   hardware: Hardware;
   /** Value of `-cpu`. */
-  cpuModel: string;
   vcpus: number;
   memMib: number;
-  /** `shared` (MAP_SHARED) while a template is made: the guest's writes go to the file. `private`: copy-on-write. */
-  sharing: 'shared' | 'private';
+  /**
+   * `shared` (MAP_SHARED) while a template is made: the guest's writes go to the file. `private`: copy-on-write. `own`: memory
+   * without a file, which servers of shared folders map too.
+   */
+  sharing: 'shared' | 'private' | 'own';
+  /** Tags of the folders of the host that the guest can mount (virtiofs). They need `own` memory. */
+  shares?: readonly string[] | undefined;
   /** Of the guest's network device. */
   mac: string;
   /** Command line of a kernel to boot. Without one the VMM waits for an incoming migration (`-incoming defer`). */
@@ -33,18 +37,11 @@ export interface MachineOptions {
 /** Largest disk of a guest. Placeholders of templates have this size, so that any disk can replace them. */
 export const PLACEHOLDER_BYTES = 1024 ** 4;
 
+/** Requests of a shared folder that a guest may have under way: the most that virtiofsd takes. */
+const SHARE_QUEUE_SIZE = 1024;
+
 /** Size of the emulator's cache of translated code (TCG `tb-size`). The default is 1 GiB, in addition to the guest's memory. */
 export const TCG_CACHE_MIB = 128;
-
-/**
- * Value of `-cpu` for an accelerator.
- *
- * Under emulation the vendor matters: Linux assumes synchronised time-stamp counters on several CPUs only on Intel, and
- * without them a `microvm` has no better clock source than the 4 ms tick. Five-level page tables would only slow guests down.
- */
-export function cpuModel(accelerator: Accelerator): string {
-  return accelerator === 'kvm' ? 'host,migratable=on' : 'max,la57=off,vendor=GenuineIntel';
-}
 
 /** An empty block node that stands in for a disk until the disk is attached. */
 export function placeholderNode(name: DiskName): BlockNode {
@@ -82,9 +79,13 @@ export function mapsReadOnly(vmmVersion: string): boolean {
   return isAtLeast(vmmVersion, 8, 2);
 }
 
-function mapping({ sharing, vmmVersion }: MachineOptions): string {
-  if (sharing === 'shared') return 'share=on';
-  return mapsReadOnly(vmmVersion) ? 'share=off,readonly=on,rom=off' : 'share=off';
+/** The object that is the guest's memory. */
+function memoryBackend({ sharing, vmmVersion, memMib, places }: MachineOptions): string {
+  const common = `id=ram,size=${memMib}M,merge=off,dump=off`;
+  if (sharing === 'own') return `memory-backend-memfd,${common},share=on`;
+  const file = `memory-backend-file,${common},mem-path=${option(places.memory)}`;
+  if (sharing === 'shared') return `${file},share=on`;
+  return `${file},share=off${mapsReadOnly(vmmVersion) ? ',readonly=on,rom=off' : ''}`;
 }
 
 /** @param version of a VMM, e.g. `10.0.2` */
@@ -116,16 +117,13 @@ export function commandLine(options: MachineOptions): string[] {
   args.push('-accel', accelerator === 'tcg' ? `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}` : 'kvm');
   args.push(
     '-cpu',
-    options.cpuModel,
+    cpuModel(accelerator, options.hardware.deviceModel),
     '-smp',
     `${vcpus},sockets=1,cores=${vcpus},threads=1`,
     '-m',
     `${memMib}M`,
   );
-  args.push(
-    '-object',
-    `memory-backend-file,id=ram,size=${memMib}M,mem-path=${option(places.memory)},merge=off,dump=off,${mapping(options)}`,
-  );
+  args.push('-object', memoryBackend(options));
   for (const name of SOCKETS) {
     args.push('-chardev', `socket,id=${name},${places.sockets[name]},server=on,wait=off`);
   }
@@ -156,10 +154,17 @@ export function commandLine(options: MachineOptions): string[] {
   args.push('-netdev', `tap,id=net,${places.tap},vhost=off`);
   args.push('-device', `virtio-net-device,netdev=net,mac=${options.mac},guest_announce=off`);
   args.push('-object', 'rng-builtin,id=rng', '-device', 'virtio-rng-device,rng=rng');
+  for (const [index, tag] of (options.shares ?? []).entries()) {
+    args.push('-chardev', `socket,id=share-${index},${places.share(index)}`);
+    const queue = `queue-size=${SHARE_QUEUE_SIZE}`;
+    args.push('-device', `vhost-user-fs-device,chardev=share-${index},tag=${option(tag)},${queue}`);
+  }
   // A saved state has the devices only, without the configuration section of a migration stream.
   args.push('-global', 'migration.send-configuration=off');
   if (append === undefined) args.push('-S', '-incoming', 'defer');
   else args.push('-kernel', places.kernel, '-initrd', places.initramfs, '-append', append);
+  // A machine with a template is made in one go; that of a sandbox gets its disks before it boots.
+  if (append !== undefined && options.sharing === 'own') args.push('-S');
   const user = `${owner.uid}:${owner.gid}`;
   // QEMU 10 removed the older options.
   if (isAtLeast(options.vmmVersion, 9, 0))

@@ -3,10 +3,13 @@ import type { ChildProcess } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { HOSTD } from '../host/hostd.ts';
-import { DESCRIPTORS, JAILED_VMM, SOCKETS } from './places.ts';
+import { DESCRIPTORS, JAILED_VMM, shareDescriptor, SOCKETS } from './places.ts';
 import { vmmCommand } from './vmm-store.ts';
 
-/** Sufficient for three sockets, three disks with their backing chains, tap, memory, state, event and timer descriptors. */
+/**
+ * Sufficient for three sockets, three disks with their backing chains, eight shared folders, tap, memory, state, event and timer
+ * descriptors.
+ */
 const OPEN_FILES_MAX = 256;
 /** vCPU, I/O and migration threads and copy-on-write clones: all processes of one slot's user. */
 const THREADS_MAX = 512;
@@ -34,6 +37,8 @@ export interface LaunchOptions {
   fileMaxMib: number;
   /** Open file for standard output and error, which outlives this process. Bounded by `fileMaxMib`. */
   outputFd: number;
+  /** Paths of the sockets of the servers of shared folders. */
+  shares: readonly string[];
   /** Descriptors in this process of the files that it inherits. */
   files: Partial<Record<'memory' | 'state' | 'system' | 'kernel' | 'initramfs', number>>;
 }
@@ -73,6 +78,8 @@ function jailArguments(options: LaunchOptions): string[] {
   ];
   for (const file of cgroupProcs) values.push(['cgroup', file]);
   for (const name of SOCKETS) values.push(['listen', `${join(socketDir, name)}=${DESCRIPTORS[name]}`]);
+  for (const [index, path] of options.shares.entries())
+    values.push(['connect', `${path}=${shareDescriptor(index)}`]);
   const all = values.flatMap(([name, value]) => [`--${name}`, String(value)]);
   return withKvm ? ['--kvm', ...all] : all;
 }

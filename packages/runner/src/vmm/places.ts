@@ -12,6 +12,8 @@ export interface Places {
   sockets: Record<SocketName, string>;
   /** Options of its `-netdev`. */
   tap: string;
+  /** Options of the `-chardev` of each folder of the host that it shares, by their order. */
+  share: (index: number) => string;
   /** Its chroot. */
   root: string;
 }
@@ -32,6 +34,14 @@ export const DESCRIPTORS = {
   console: 11,
 } as const;
 
+/** The first descriptor of those that are connected to servers of shared folders. */
+const FIRST_SHARE = 12;
+
+/** Descriptor that is connected to the server of a shared folder. */
+export function shareDescriptor(index: number): number {
+  return FIRST_SHARE + index;
+}
+
 const inherited = (name: keyof typeof DESCRIPTORS): string => `/dev/fd/${DESCRIPTORS[name]}`;
 const received = (name: keyof typeof DESCRIPTORS): string => `fd=${DESCRIPTORS[name]}`;
 
@@ -43,6 +53,7 @@ export const JAILED: Places = {
   initramfs: inherited('initramfs'),
   sockets: { qmp: received('qmp'), agent: received('agent'), console: received('console') },
   tap: received('tap'),
+  share: (index) => `fd=${shareDescriptor(index)}`,
   root: '/vm',
 };
 

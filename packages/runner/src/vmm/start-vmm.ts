@@ -18,13 +18,15 @@ const SOCKET_PATH_MAX = 107;
 
 export interface StartVmOptions {
   vmm: Vmm;
-  machine: Omit<MachineOptions, 'vmmVersion' | 'append' | 'name' | 'owner' | 'places'>;
+  machine: Omit<MachineOptions, 'vmmVersion' | 'append' | 'name' | 'owner' | 'places' | 'shares'>;
   /** Kernel to boot. Without one the VMM waits for a saved state. */
   boot?: { kernel: string; initramfs: string; append: string };
-  /** Open file of the guest's memory; writable when it is mapped shared. */
-  memoryFd: number;
+  /** Open file of the guest's memory; writable when it is mapped shared. None if the VMM makes it (`sharing: 'own'`). */
+  memoryFd?: number;
   /** Open file of the saved state. */
   stateFd?: number;
+  /** Folders of the host that the guest can mount: tags, and the sockets of their servers. */
+  shares?: readonly { tag: string; socket: string }[] | undefined;
   /** An existing folder that only root can access, for sockets and the VMM's output. */
   dir: string;
   /** Root folder of the VMM, below `dir`, and its user and group. */
@@ -58,6 +60,7 @@ export async function startVmm(options: StartVmOptions): Promise<StartedVmm> {
     args: commandLine({
       ...machine,
       vmmVersion: vmm.version,
+      shares: options.shares?.map(({ tag }) => tag),
       append: boot?.append,
       name: dir,
       owner: jail,
@@ -71,8 +74,9 @@ export async function startVmm(options: StartVmOptions): Promise<StartedVmm> {
     cgroupProcs: options.cgroupProcs,
     fileMaxMib: options.fileMaxMib,
     outputFd: await files.open(join(dir, 'vmm.log'), 'a'),
+    shares: options.shares?.map(({ socket }) => socket) ?? [],
     files: {
-      memory: options.memoryFd,
+      ...(options.memoryFd !== undefined && { memory: options.memoryFd }),
       ...(options.stateFd !== undefined && { state: options.stateFd }),
       ...(system && { system: await files.open(system.path, 'r') }),
       ...(boot && (await files.openBoth(boot))),

@@ -279,8 +279,19 @@ export class Vm {
     }
     const isExpected = this.#stopped || this.#enospc.waits;
     if (isExpected || this.#detached || TRANSIENT_STATES.has(status)) return;
-    this.#failure = `the micro-VM stopped by itself (${String(status).slice(0, 40)})`;
     this.#log.error({ pid: this.identity.pid, status }, 'a guest was stopped by its VMM; ending it');
+    await this.fail(`the micro-VM stopped by itself (${String(status).slice(0, 40)})`);
+  }
+
+  /** Kills a VMM whose guest lacks something that it had. Its disk is intact: this counts as a shut-down by the guest. */
+  async endGuest(reason: string): Promise<void> {
+    this.#guestEnd ??= reason;
+    await this.fail(reason);
+  }
+
+  /** Kills a VMM whose guest cannot continue. Its end is reported with this reason. */
+  async fail(reason: string): Promise<void> {
+    this.#failure = reason;
     await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
       this.#log.error({ err: error }, 'a VMM could not be ended'),
     );

@@ -34,7 +34,7 @@ export async function ensureBuilderImage(): Promise<void> {
   }
 }
 
-export function cachesFolder(home: string): string {
+function cachesFolder(home: string): string {
   return path.join(home, 'build-caches');
 }
 
@@ -70,7 +70,13 @@ export async function startBuildVm(
   return { vm, [Symbol.asyncDispose]: () => stack.disposeAsync() };
 }
 
+/** By folder and sizes: two of one folder would take each other's disks for those of an earlier process. */
+const opened = new Map<string, BuildCaches>();
+
 function openCaches(home: string, { diskMib, cacheMib }: BuildLimits): BuildCaches {
+  const key = JSON.stringify([home, diskMib, cacheMib]);
+  const known = opened.get(key);
+  if (known !== undefined) return known;
   const caches = new BuildCaches({
     folder: cachesFolder(home),
     emptyDisks: new EmptyExt4Store(TEST_CACHE),
@@ -80,5 +86,6 @@ function openCaches(home: string, { diskMib, cacheMib }: BuildLimits): BuildCach
     log,
   });
   caches.close();
+  opened.set(key, caches);
   return caches;
 }

@@ -159,6 +159,10 @@ export class ModelHost implements SandboxHost {
     return { digest: DIGEST, path: '', config: {} as never, [Symbol.dispose]: () => undefined };
   }
 
+  async openVolumes(): Promise<void> {
+    await this.#life.point('volumes');
+  }
+
   async boot(
     { vm_id, spec }: Assignment,
     _image: unknown,

@@ -9,7 +9,8 @@ import pino from 'pino';
 import { serviceTag } from '../../src/network/address-plan.ts';
 import type { TakeOptions } from '../../src/network/slot-pool.ts';
 import { listNetns } from '../../src/network/host-state.ts';
-import { Network, type NetworkOptions } from '../../src/network/network.ts';
+import { Network } from '../../src/network/network.ts';
+import type { NetworkOptions } from '../../src/network/network-options.ts';
 import { run } from '../../src/process/index.ts';
 import { attachGuest, createInternet, type Namespace } from './namespaces.ts';
 

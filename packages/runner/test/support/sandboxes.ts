@@ -9,7 +9,8 @@ import { builtGuest } from '../../src/machine/open-machines.ts';
 import { CounterReader } from '../../src/metering/counter-reader.ts';
 import { UsageMeter } from '../../src/metering/usage-meter.ts';
 import { GUEST } from '../../src/network/address-plan.ts';
-import { Network, type NetworkOptions } from '../../src/network/network.ts';
+import { Network } from '../../src/network/network.ts';
+import type { NetworkOptions } from '../../src/network/network-options.ts';
 import type { Slot } from '../../src/network/slot.ts';
 import { MachineHost } from '../../src/reconcile/machine-host.ts';
 import { Absences } from '../../src/quarantine/absences.ts';
@@ -21,6 +22,7 @@ import { RecordStore } from '../../src/reconcile/sandbox-record.ts';
 import { readLog } from '../../src/logs/log-file.ts';
 import { eventually, until } from '@releap/testing/eventually';
 import { TEST_CACHE } from '@releap/testing/test-cache';
+import { LocalVolumes } from './local-volumes.ts';
 import { BUILD_DIR, log } from './machines.ts';
 import { SPEC } from './sandbox-spec.ts';
 import type {
@@ -67,6 +69,7 @@ export class TestRunner {
   readonly network: Network;
   readonly pools: WarmPools;
   readonly meter: UsageMeter;
+  readonly volumes: LocalVolumes;
   /** Everything that was reported, oldest first. */
   readonly observations: Observation[] = [];
   readonly snapshotObservations: SnapshotObservation[] = [];
@@ -94,6 +97,7 @@ export class TestRunner {
       sandboxes: quarantine('sandboxes', 'vms'),
       snapshots: quarantine('snapshots', 'snapshots'),
     };
+    this.volumes = new LocalVolumes(join(home, 'volumes'));
     const admission = new Admission();
     const budgetMib = 512;
     this.pools = new WarmPools({ budgetMib, spare: (signal) => admission.spare(signal), log });
@@ -122,6 +126,7 @@ export class TestRunner {
         images,
         network,
         warm,
+        volumes: this.volumes,
         admission,
         logsFolder: join(home, 'logs'),
         listenHost: '127.0.0.1',
@@ -321,6 +326,7 @@ export class TestRunner {
     await this.pools.close();
     await this.reconciler.detach().catch(() => undefined);
     await this.machines.reclaim(new Set());
+    await this.volumes.dispose();
     await this.network.close();
     await this.#close();
     await this.#cgroups.close();

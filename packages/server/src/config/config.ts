@@ -51,8 +51,10 @@ export interface Config {
     cacheMib: number;
   };
   quarantineDays: number;
+  volumeCommitMs: number;
   tenantPrivateNetworks: readonly string[];
   egressCaFile?: string;
+  storePrivateHosts: readonly string[];
   images: {
     privateHosts: readonly string[];
     ecrEndpoint?: string;
@@ -68,6 +70,8 @@ export interface Config {
   buildContextBytes: number;
   retentionDays: number;
   auditRetentionDays: number;
+  invocationRetentionDays: number;
+  volumeHistoryMs: number;
   /** `tier` absent: the role's default. */
   overcommit: { cpu: number; mem: number; disk: number; tier?: 'spot' | 'burstable' };
   usage: { mode: 'on' | 'off'; minuteDays: number; hourDays: number };
@@ -187,7 +191,9 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       cacheMib: get('RELEAP_BUILD_CACHE_MIB'),
     },
     quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
+    volumeCommitMs: Number(get('RELEAP_VOLUME_COMMIT_S')) * 1000,
     tenantPrivateNetworks: get('RELEAP_TENANT_PRIVATE_NETWORKS'),
+    storePrivateHosts: get('RELEAP_STORE_PRIVATE_HOSTS'),
     images: {
       privateHosts: get('RELEAP_REGISTRY_PRIVATE_HOSTS') ?? (isForThisMachine(text) ? ['loopback'] : []),
       ...compact({ ecrEndpoint: url('RELEAP_ECR_ENDPOINT') }),
@@ -203,6 +209,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     buildContextBytes: Number(get('RELEAP_BUILD_CONTEXT_MIB')) * 2 ** 20,
     retentionDays: get('RELEAP_RETENTION_DAYS'),
     auditRetentionDays: get('RELEAP_AUDIT_RETENTION_DAYS'),
+    invocationRetentionDays: get('RELEAP_INVOCATION_RETENTION_DAYS'),
+    volumeHistoryMs: Number(get('RELEAP_VOLUME_HISTORY_DAYS')) * 86_400_000,
     usage: {
       mode: get('RELEAP_USAGE'),
       minuteDays: get('RELEAP_USAGE_MINUTE_DAYS'),
@@ -223,7 +231,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
         memGibSecond: price(text('RELEAP_PRICE_MEMORY_GIB_SECOND') ?? '0'),
         burstCpuSecond: price(text('RELEAP_PRICE_BURST_CPU_SECOND') ?? '0'),
         gpuSecond: price(text('RELEAP_PRICE_GPU_SECOND') ?? '0'),
-        functionMs: price(text('RELEAP_PRICE_FUNCTION_MS') ?? '0'),
+        functionCpuSecond: price(text('RELEAP_PRICE_FUNCTION_CPU_SECOND') ?? '0'),
+        functionMemGibSecond: price(text('RELEAP_PRICE_FUNCTION_MEMORY_GIB_SECOND') ?? '0'),
         spotDiscountPercent: get('RELEAP_SPOT_DISCOUNT'),
       },
     },

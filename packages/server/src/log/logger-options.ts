@@ -16,7 +16,7 @@ export function loggerOptions(level: string): LoggerOptions {
  * `severity`, `exitCode`). Objects are left out: `pg` attaches its client, with the text of every prepared statement,
  * and other libraries attach a request.
  */
-export function serializeError(error: unknown): unknown {
+function serializeError(error: unknown): unknown {
   if (!(error instanceof Error)) return error;
   const { type, message, stack, aggregateErrors, ...rest } = pino.stdSerializers.err(error);
   const plain: Record<string, string | number | boolean> = {};

@@ -51,6 +51,8 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       buildContextBytes: config.buildContextBytes,
       retentionDays: config.retentionDays,
       auditRetentionDays: config.auditRetentionDays,
+      invocationRetentionDays: config.invocationRetentionDays,
+      volumeHistoryMs: config.volumeHistoryMs,
       // A machine of one's own is for trying things out: many idle sandboxes matter more than guarantees under load.
       overcommit: {
         ...config.overcommit,

@@ -1,14 +1,46 @@
 /** Metrics of the gateway of this machine, on a Unix socket that only root can open. docs/observability.md lists them. */
 import { once } from 'node:events';
-import { chmod, rm } from 'node:fs/promises';
+import { chmod, mkdir, rm } from 'node:fs/promises';
 import { createServer } from 'node:http';
+import { dirname } from 'node:path';
 import type { MaintainedCertificate } from '@releap/certificates';
-import { Counter, Gauge, Registry } from 'prom-client';
+import type { Gateway } from '@releap/gateway';
+import { Counter, Gauge, type Registry } from 'prom-client';
+
+/** Calls of functions through this gateway. */
+export function functionMetrics(registry: Registry, load: Gateway['functions']): void {
+  const add = (
+    name: string,
+    help: string,
+    set: (gauge: Gauge, now: ReturnType<typeof load>) => void,
+  ): void => {
+    registry.registerMetric(
+      new Gauge({
+        name,
+        help,
+        labelNames: name.endsWith('instances') ? ['state'] : [],
+        registers: [],
+        collect() {
+          set(this, load());
+        },
+      }),
+    );
+  };
+  add('releap_function_calls_waiting', 'Calls of functions that wait for an instance', (gauge, { waiting }) =>
+    gauge.set(waiting),
+  );
+  add('releap_function_calls', 'Calls of functions that handlers serve', (gauge, { served }) =>
+    gauge.set(served),
+  );
+  add('releap_function_instances', 'Instances of functions that this gateway has', (gauge, { instances }) => {
+    for (const [state, count] of Object.entries(instances)) gauge.set({ state }, count);
+  });
+}
 
 export function certificateMetrics(
+  registry: Registry,
   certificate: Pick<MaintainedCertificate, 'notAfter' | 'renewals'>,
-): Registry {
-  const registry = new Registry();
+): void {
   const expiry = new Gauge({
     name: 'releap_preview_certificate_expiry_timestamp_seconds',
     help: 'When the certificate of previews expires; 0 without one',
@@ -29,7 +61,6 @@ export function certificateMetrics(
   });
   registry.registerMetric(expiry);
   registry.registerMetric(renewals);
-  return registry;
 }
 
 /** Serves `GET /metrics`. @param socketPath one of an earlier process is replaced */
@@ -44,6 +75,7 @@ export async function serveMetrics(socketPath: string, registry: Registry): Prom
       () => response.writeHead(500).end(),
     );
   });
+  await mkdir(dirname(socketPath), { recursive: true, mode: 0o700 });
   await rm(socketPath, { force: true });
   server.listen(socketPath);
   await once(server, 'listening');

@@ -8,7 +8,8 @@ import { makePrivateFile } from '@releap/certificates/private-file';
 import { previewUid } from '../preview-uid.ts';
 import { PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
-import { certificateMetrics, serveMetrics } from './gateway-metrics.ts';
+import { Registry } from 'prom-client';
+import { certificateMetrics, functionMetrics, serveMetrics } from './gateway-metrics.ts';
 import { startPreviewCertificate } from './preview-certificate.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
@@ -23,12 +24,17 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   const previewPlace = previewUrl === undefined ? undefined : new URL(previewUrl);
   await using cleanup = new AsyncDisposableStack();
   const certificate = await previewCertificate(config, previewPlace, log);
+  const registry = new Registry();
   if (certificate !== undefined) {
     cleanup.defer(() => certificate.close());
-    cleanup.use(
-      await serveMetrics(path.join(config.home, 'run/gateway.sock'), certificateMetrics(certificate)),
-    );
+    certificateMetrics(registry, certificate);
   }
+  const metrics = await serveMetrics(path.join(config.home, 'run/gateway.sock'), registry).catch(
+    (error: unknown) =>
+      // Such as a path that is too long for a socket: calls are served all the same.
+      log.warn({ err: error }, 'the gateway serves no metrics'),
+  );
+  if (metrics !== undefined) cleanup.use(metrics);
   const gateway = await startGateway({
     listen: { host: config.host, port },
     ...(previewPlace === undefined ? {} : { previews: previewOptions(config, previewPlace, certificate) }),
@@ -38,6 +44,7 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
     log,
   });
   cleanup.defer(() => gateway.close());
+  functionMetrics(registry, () => gateway.functions());
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();
   return {

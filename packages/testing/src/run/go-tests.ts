@@ -1,10 +1,12 @@
 /** Runs the tests of a Go module and counts their results. */
-import { spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Failure, Results } from './results.ts';
 
 const OUTPUT_MAX = 4_000;
+/** A program that says what a module uses of the library that is newer than its `go` directive. */
+const LIBRARY_CHECK = path.join(import.meta.dirname, '../../go-library');
 
 interface GoEvent {
   Action: string;
@@ -24,9 +26,11 @@ export async function goTests(
   results: Results,
 ): Promise<void> {
   const started = performance.now();
+  const folder = path.join(repository, module);
+  const env = { ...process.env, CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' };
   const child = spawn(go, ['test', '-json', '-timeout', '3m', './...'], {
-    cwd: path.join(repository, module),
-    env: { ...process.env, CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' },
+    cwd: folder,
+    env,
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const closed = new Promise<number | null>((resolve, reject) => {
@@ -59,7 +63,22 @@ export async function goTests(
     counts.failed++;
     failures.push({ where: '', name: 'go test', error: new Error(`ended with ${code}`) });
   }
+  const newer = await newerLibrary(go, folder, env);
+  if (newer === '') counts.passed++;
+  else {
+    counts.failed++;
+    failures.push({ where: '', name: 'only the library of the oldest Go', error: new Error(newer) });
+  }
   results.add(counts, failures);
   results.durations.set(`${module} (go test)`, performance.now() - started);
   process.stdout.write(`\n${module} (go test): ${counts.passed} passed, ${counts.failed} failed\n`);
+}
+
+/** What a module uses of the library that its oldest version of Go does not have; empty for nothing. */
+async function newerLibrary(go: string, folder: string, env: NodeJS.ProcessEnv): Promise<string> {
+  return await new Promise((resolve) => {
+    execFile(go, ['run', '.', folder], { cwd: LIBRARY_CHECK, env }, (error, stdout, stderr) => {
+      resolve(error === null ? '' : (stdout.trim() || stderr.trim() || error.message).slice(0, OUTPUT_MAX));
+    });
+  });
 }

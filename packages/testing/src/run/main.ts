@@ -29,7 +29,7 @@ const LIMITS = {
   all: CORES + 2,
   of: { unit: CORES, integration: CORES + 1, e2e: CORES + 1, go: 1, shared: 1 },
 };
-const GO_MODULES = ['guest', 'guest/ssh', 'guest/toolbox', 'host'];
+const GO_MODULES = ['guest', 'guest/ssh', 'guest/toolbox', 'host', 'packages/testing/go-library'];
 
 const results = new Results();
 const shared = new SharedService();
@@ -87,6 +87,8 @@ const folder = await makeRunFolder();
 process.env['TMPDIR'] = folder.path;
 process.env[RUN_VARIABLE] = folder.owner;
 process.env['NODE_NO_WARNINGS'] = '1';
+// Hundreds of processes load the same modules: each is stripped of its types and compiled once a run.
+process.env['NODE_COMPILE_CACHE'] ??= path.join(folder.path, 'compiled');
 const before = await kernelObjects();
 const interrupt = (): void => {
   if (interrupted) return;

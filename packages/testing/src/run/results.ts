@@ -66,7 +66,10 @@ function reason(error: unknown): string {
     const wrapped = (one as NodeJS.ErrnoException).code === 'ERR_TEST_FAILURE' && one.cause instanceof Error;
     if (!wrapped) messages.push(one.message);
   }
-  const lines = messages.join('\ncaused by: ').split('\n');
+  const lines = messages
+    .join('\ncaused by: ')
+    .split('\n')
+    .filter((line) => line.trim() !== '' && line !== '+ actual - expected');
   const shown = lines.length > LINES_MAX ? [...lines.slice(0, LINES_MAX), '…'] : lines;
   return shown.map((line) => `    ${line.slice(0, LINE_MAX)}`).join('\n');
 }

@@ -1,120 +1,18 @@
-/**
- * Which addresses a pull may connect to. References, redirects and token servers are the tenant's or the registry's
- * choice: without this, they could make the host send requests to its own services and its private networks.
- */
-import { lookup as dnsLookup } from 'node:dns';
-import type { LookupAddress } from 'node:dns';
-import { BlockList, isIP, isIPv4 } from 'node:net';
-import type { LookupFunction } from 'node:net';
-import { formatCidr, parseCidr } from '@releap/contract/cidr';
-import { NEVER_REACHABLE, PRIVATE_RANGES } from '@releap/contract/egress-rules';
+/** Which addresses a pull may connect to: references, redirects and token servers are the tenant's or the registry's choice. */
+import { lookup } from 'node:dns';
+import { AddressPolicy as HostAddressPolicy } from '@releap/contract/address-policy';
 import { ImageError } from '../image-error.ts';
 
-/** An entry that allows registries on this machine; see `AddressPolicy`. */
-export const LOOPBACK_ENTRY = 'loopback';
+export { isLoopbackHost, isPublicAddress, LOOPBACK_ENTRY } from '@releap/contract/address-policy';
 
-/** IPv6 outside global unicast is refused as a whole; these parts of it lead to IPv4 or to nowhere. */
-const SPECIAL_IPV6: readonly [string, number][] = [
-  ['2001::', 32],
-  ['2001:db8::', 32],
-  ['2002::', 16],
-];
-
-function blockList(): { refused: BlockList; global: BlockList } {
-  const refused = new BlockList();
-  for (const cidr of [...NEVER_REACHABLE, ...PRIVATE_RANGES]) {
-    const [address = '', bits = '32'] = formatCidr(cidr).split('/');
-    refused.addSubnet(address, Number(bits), 'ipv4');
-  }
-  for (const [address, bits] of SPECIAL_IPV6) refused.addSubnet(address, bits, 'ipv6');
-  const global = new BlockList();
-  global.addSubnet('2000::', 3, 'ipv6');
-  return { refused, global };
-}
-const RANGES = blockList();
-/** `::ffff:a.b.c.d`, which connects to the IPv4 address. */
-const MAPPED = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i;
-
-/** Whether an address is one of the public internet. */
-export function isPublicAddress(address: string): boolean {
-  const plain = MAPPED.exec(address)?.[1] ?? address;
-  const family = isIP(plain);
-  if (family === 4) return !RANGES.refused.check(plain, 'ipv4');
-  return family === 6 && RANGES.global.check(plain, 'ipv6') && !RANGES.refused.check(plain, 'ipv6');
-}
-
-/** This machine, by name: such hosts may be spoken to without TLS, as other container tools do. */
-export function isLoopbackHost(host: string): boolean {
-  const name = host.startsWith('[') ? host.slice(0, host.indexOf(']') + 1) : host.replace(/:[0-9]+$/, '');
-  return name === 'localhost' || name === '[::1]' || (isIPv4(name) && name.startsWith('127.'));
-}
-
-/**
- * What the operator allows besides public addresses (`RELEAP_REGISTRY_PRIVATE_HOSTS`): a host, `host:port`, an IPv4 address
- * or network, or `loopback`. `loopback` is for the host and port in the reference itself, never for what a registry
- * redirects to; the others are for both.
- */
-export class AddressPolicy {
-  readonly allowed: readonly string[];
-  readonly #hosts = new Set<string>();
-  readonly #networks = new BlockList();
-  readonly #loopback: boolean;
-
+/** What the operator allows besides public addresses: `RELEAP_REGISTRY_PRIVATE_HOSTS`. Refuses with `private-address`. */
+export class AddressPolicy extends HostAddressPolicy {
   constructor(allowed: readonly string[]) {
-    this.allowed = allowed;
-    this.#loopback = allowed.includes(LOOPBACK_ENTRY);
-    for (const entry of allowed) {
-      const cidr = parseCidr(entry);
-      if (cidr === undefined) this.#hosts.add(entry.toLowerCase());
-      else {
-        const [address = '', bits = '32'] = formatCidr(cidr).split('/');
-        this.#networks.addSubnet(address, Number(bits), 'ipv4');
-      }
-    }
+    const refusal = (what: string): ImageError =>
+      new ImageError(
+        'private-address',
+        `${what} is in a private or reserved network; the operator can allow it for pulls with RELEAP_REGISTRY_PRIVATE_HOSTS`,
+      );
+    super(allowed, { lookup, refusal });
   }
-
-  /** Whether `url` may lead anywhere. @param registry `host[:port]` of the reference */
-  isTrusted(url: URL, registry: string): boolean {
-    const host = url.host.toLowerCase();
-    if (this.#hosts.has(host) || this.#hosts.has(url.hostname.toLowerCase())) return true;
-    return this.#loopback && isLoopbackHost(host) && host === hostOf(registry, url.protocol);
-  }
-
-  /** @throws ImageError `private-address` for a URL whose host is an address that is not allowed. */
-  checkLiteral(url: URL): void {
-    const host = url.hostname.replace(/^\[|\]$/g, '');
-    if (isIP(host) !== 0 && !this.#allows(host)) throw refusal(url.host, host);
-  }
-
-  /** Resolves a name, and gives only addresses that are allowed: these are connected to. */
-  readonly lookup: LookupFunction = (hostname, options, callback) => {
-    dnsLookup(hostname, { ...options, all: true }, (error, addresses: LookupAddress[]) => {
-      if (error !== null) return callback(error, []);
-      const refused = addresses.find(({ address }) => !this.#allows(address));
-      // Not even the allowed ones of a name that has others: that is how DNS rebinding begins.
-      if (refused !== undefined) return callback(refusal(hostname, refused.address), []);
-      const [first] = addresses;
-      if (options.all === true) callback(null, addresses);
-      else callback(null, first?.address ?? '', first?.family);
-    });
-  };
-
-  #allows(address: string): boolean {
-    if (isPublicAddress(address)) return true;
-    const plain = MAPPED.exec(address)?.[1] ?? address;
-    return isIPv4(plain) && this.#networks.check(plain, 'ipv4');
-  }
-}
-
-/** The reference's host as a URL of that scheme has it: without a default port. */
-function hostOf(registry: string, protocol: string): string {
-  return new URL(`${protocol}//${registry}/`).host;
-}
-
-function refusal(host: string, address: string): ImageError {
-  const named = host.includes(address) ? '' : `, which is ${address},`;
-  return new ImageError(
-    'private-address',
-    `${host}${named} is in a private or reserved network; the operator can allow it for pulls with RELEAP_REGISTRY_PRIVATE_HOSTS`,
-  );
 }

@@ -7,7 +7,7 @@ const UNCOMPRESSED = 1 << 24;
 const NONE = 0xffff_ffff;
 const UINT32 = 2 ** 32;
 /** The listing of an empty folder has this size: readers count `.` and `..`. */
-export const LISTING_EXTRA = 3;
+const LISTING_EXTRA = 3;
 
 const TYPES = { directory: 1, file: 2, symlink: 3, block: 4, char: 5, fifo: 6 } as const;
 const EXTENDED = 7;

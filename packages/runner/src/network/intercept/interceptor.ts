@@ -1,12 +1,10 @@
 import { lstat, mkdir, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { RUNNER_SECRETS_MAX, tokenDigest, type SandboxSecret } from '@releap/contract';
+import { RUNNER_SECRETS_MAX, tokenDigest, type RunnerSecrets, type SandboxSecret } from '@releap/contract';
 import {
   INTERCEPT_PROTOCOL,
   INTERCEPT_REPLY_MAX_BYTES,
   InterceptorToRunner,
-  RateLimit,
   type InterceptSecret,
   type RunnerToInterceptor,
 } from '@releap/contract/netd';
@@ -14,6 +12,7 @@ import type { Logger } from 'pino';
 import type { HelperConnection, HelperProtocol } from '../netd/helper-connection.ts';
 import { HelperProcess } from '../netd/helper-process.ts';
 import { HelperSupervisor } from '../netd/helper-supervisor.ts';
+import { type Polled, RevisionPoll } from '../netd/revision-poll.ts';
 import type { SecretsSource } from './secrets-client.ts';
 
 const INTERCEPTOR: HelperProtocol<RunnerToInterceptor, typeof InterceptorToRunner> = {
@@ -41,16 +40,9 @@ export interface InterceptorOptions {
   log: Logger;
 }
 
-/** How soon a changed secret is used by sandboxes that run. */
-const POLL_MS = 2_000;
-const RETRY_MS = 1_000;
-const LOG_LINES = { perSecond: 1, burst: 20 };
-
-interface Sandbox {
+interface Sandbox extends Polled {
   /** Variables with placeholders. */
   env: Record<string, string>;
-  /** Of what the interceptor has. */
-  revision?: string;
 }
 
 /**
@@ -61,12 +53,23 @@ export class Interceptor {
   readonly #options: InterceptorOptions;
   readonly #helper: HelperSupervisor<RunnerToInterceptor, typeof InterceptorToRunner>;
   readonly #sandboxes = new Map<string, Sandbox>();
-  readonly #logged = new RateLimit(LOG_LINES);
-  #wake = new AbortController();
+  readonly #poll: RevisionPoll<Sandbox, RunnerSecrets['sandboxes'][number], Connection>;
 
   constructor(options: InterceptorOptions) {
     this.#options = options;
-    const { dir, guestSocket, uid, netdUid, log } = options;
+    const { dir, guestSocket, uid, netdUid, source, onDomains, log } = options;
+    this.#poll = new RevisionPoll({
+      sandboxes: this.#sandboxes,
+      most: RUNNER_SECRETS_MAX,
+      changed: (asked) => source.changed(asked),
+      put: (connection, { env }, { id, secrets }) => {
+        const replaced = secrets.map((one) => withPlaceholder(one, env));
+        connection.tell({ type: 'put', vm_id: id, secrets: replaced });
+        onDomains(id, [...new Set(secrets.flatMap((one) => one.allowed_domains))]);
+      },
+      subject: 'secrets',
+      log,
+    });
     this.#helper = new HelperSupervisor({
       process: new HelperProcess(dir, {
         name: 'intercept',
@@ -94,7 +97,7 @@ export class Interceptor {
   put(vmId: string, env: Record<string, string>): void {
     this.#sandboxes.set(vmId, { env });
     this.#helper.start();
-    this.#wake.abort();
+    this.#poll.wake();
   }
 
   /** Placeholders of this sandbox are worth nothing any more. */
@@ -122,57 +125,7 @@ export class Interceptor {
       protocol: INTERCEPT_PROTOCOL,
       ...(extraCa === undefined ? {} : { extra_ca: extraCa }),
     });
-    for (const sandbox of this.#sandboxes.values()) delete sandbox.revision;
-    const lost = new AbortController();
-    void connection.lost.then(() => lost.abort());
-    let synced = false;
-    while (!lost.signal.aborted) {
-      const isComplete = await this.#update(connection);
-      // Sandboxes of before this runner go once it has put all of its own.
-      if (isComplete && !synced) {
-        connection.tell({ type: 'synced' });
-        synced = true;
-      }
-      this.#wake = new AbortController();
-      const isUpToDate = [...this.#sandboxes.values()].every(({ revision }) => revision !== undefined);
-      const pause = isUpToDate ? POLL_MS : isComplete ? 0 : RETRY_MS;
-      const signal = AbortSignal.any([lost.signal, this.#wake.signal]);
-      await sleep(pause, undefined, { signal, ref: false }).catch(() => undefined);
-    }
-  }
-
-  /** Asks for what has changed, and passes it on. @returns whether control has answered */
-  async #update(connection: Connection): Promise<boolean> {
-    const { source, onDomains, log } = this.#options;
-    const asked = [...this.#sandboxes].map(([id, { revision }]) => ({
-      id,
-      ...(revision === undefined ? {} : { revision }),
-    }));
-    try {
-      // A host may have more sandboxes than one request may name.
-      for (let more = true, at = 0; at < asked.length; at += more ? 0 : RUNNER_SECRETS_MAX) {
-        const answer = await source.changed(asked.slice(at, at + RUNNER_SECRETS_MAX));
-        for (const { id, revision, secrets } of answer.sandboxes) {
-          const sandbox = this.#sandboxes.get(id);
-          const known = asked.find((one) => one.id === id);
-          if (known !== undefined) known.revision = revision;
-          if (sandbox === undefined) continue;
-          connection.tell({
-            type: 'put',
-            vm_id: id,
-            secrets: secrets.map((one) => withPlaceholder(one, sandbox.env)),
-          });
-          sandbox.revision = revision;
-          onDomains(id, [...new Set(secrets.flatMap((one) => one.allowed_domains))]);
-        }
-        more = answer.more;
-      }
-      return true;
-    } catch (error) {
-      // What the interceptor has stays in use.
-      if (this.#logged.take()) log.warn({ why: String(error) }, 'secrets of sandboxes cannot be asked for');
-      return false;
-    }
+    await this.#poll.serve(connection);
   }
 
   async #sign(request: string, connection: Connection): Promise<void> {

@@ -1,9 +1,11 @@
-/** Asks the control plane for what the interceptor needs, with the credential of this runner. */
+/** Asks the control plane for what the interceptor and the store proxy need, with the credential of this runner. */
 import {
   RUNNER_CERTIFICATE_PATH,
   RUNNER_SECRETS_PATH,
+  RUNNER_STORES_PATH,
   RunnerCertificate,
   RunnerSecrets,
+  RunnerStores,
   validate,
 } from '@releap/contract';
 import type { Static, TSchema } from 'typebox';
@@ -36,6 +38,11 @@ export class SecretsClient implements SecretsSource {
 
   async certificate(request: string): Promise<string> {
     return (await this.#post(RUNNER_CERTIFICATE_PATH, { request }, RunnerCertificate)).certificate;
+  }
+
+  /** The mounted object stores of those of these sandboxes that have other ones than the revision says. */
+  async changedStores(sandboxes: readonly { id: string; revision?: string }[]): Promise<RunnerStores> {
+    return await this.#post(RUNNER_STORES_PATH, { sandboxes }, RunnerStores);
   }
 
   async #post<S extends TSchema>(path: string, body: unknown, schema: S): Promise<Static<S>> {

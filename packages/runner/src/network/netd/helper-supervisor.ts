@@ -11,7 +11,8 @@ import {
 import { type HelperProcess, netdVersion } from './helper-process.ts';
 
 const REPLY_DEADLINE_MS = 20_000;
-const START_DEADLINE_MS = 15_000;
+/** On a busy machine a start takes ten seconds: with a shorter deadline a helper would be killed and started again for ever. */
+export const START_DEADLINE_MS = 60_000;
 const CONNECT_POLL_MS = 20;
 const RESTART_DELAY_MS = { first: 100, most: 10_000 };
 /** One that served this long before it ended starts again without delay. */

@@ -16,7 +16,7 @@ import {
 import type { Logger } from 'pino';
 import { type HelperConnection, HelperLostError, type HelperProtocol } from './helper-connection.ts';
 import { HelperProcess, LISTENING_DESCRIPTOR } from './helper-process.ts';
-import { type HelperRequest, HelperSupervisor } from './helper-supervisor.ts';
+import { type HelperRequest, HelperSupervisor, START_DEADLINE_MS } from './helper-supervisor.ts';
 
 export const NETD: HelperProtocol<RunnerToNetd, typeof NetdToRunner> = {
   name: 'netd',
@@ -58,7 +58,6 @@ export interface DeclaredPort {
   proto: 'tcp' | 'udp';
 }
 
-const START_DEADLINE_MS = 15_000;
 const FORWARD_DEADLINE_MS = 30_000;
 
 /**

@@ -68,11 +68,18 @@ export const BILLING = {
     description: 'A dedicated GPU for a second.',
     group: 'Billing',
   }),
-  RELEAP_PRICE_FUNCTION_MS: variable({
+  RELEAP_PRICE_FUNCTION_CPU_SECOND: variable({
     schema: Price,
-    default: PRICE_DEFAULTS.functionMs,
+    default: PRICE_DEFAULTS.functionCpuSecond,
     unit: 'credits',
-    description: "A millisecond of a function's invocation. Functions come with a later version.",
+    description: 'Price of a second of an invocation, for each vCPU of the function.',
+    group: 'Billing',
+  }),
+  RELEAP_PRICE_FUNCTION_MEMORY_GIB_SECOND: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.functionMemGibSecond,
+    unit: 'credits',
+    description: 'Price of a second of an invocation, for each GiB of memory of the function.',
     group: 'Billing',
   }),
   RELEAP_SPOT_DISCOUNT: variable({

@@ -95,7 +95,15 @@ export const THIS_MACHINE = {
     default: 7,
     unit: 'days',
     description:
-      'How long disks, memory and snapshots that the control plane no longer names stay in `runner/quarantine`; 0 keeps them until the operator removes them.',
+      'How long disks, memory, snapshots and copies of volumes that the control plane no longer names stay in `runner/quarantine`; 0 keeps them until the operator removes them.',
+    group: 'This machine',
+  }),
+  RELEAP_VOLUME_COMMIT_S: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 86_400 }),
+    default: 30,
+    unit: 'seconds',
+    description:
+      'How often changes of volumes are committed to the store while sandboxes of this machine use them. They are also committed when the last sandbox ends, and on demand. What is not committed is lost with this machine.',
     group: 'This machine',
   }),
   RELEAP_BUILDS: variable({

@@ -115,7 +115,7 @@ export const NETWORK = {
     schema: AbsolutePath,
     defaultText: 'only those of the host',
     description:
-      'File with certificates of authorities (PEM) that servers which secrets are sent to may be verified with, besides the authorities of the host.',
+      'File with certificates of authorities (PEM) with which servers that secrets are sent to, and endpoints of object stores, may be verified, besides the authorities of the host.',
     group: 'Network',
   }),
   RELEAP_REGISTRY_PRIVATE_HOSTS: variable({
@@ -128,6 +128,18 @@ export const NETWORK = {
       'Where pulls of images may connect to besides public addresses: registries, what they redirect to, and their token ' +
       'servers. `loopback` allows registries that an image reference names as `localhost` or `127.0.0.1`, and is the default ' +
       'while `RELEAP_HOST` and the hosts of `RELEAP_PUBLIC_URL` and `RELEAP_CONTROL_URL`, where set, are loopback addresses.',
+    group: 'Network',
+  }),
+  RELEAP_STORE_PRIVATE_HOSTS: variable({
+    schema: Type.Array(Type.Refine(Type.String(), isRegistryPlace), {
+      expected:
+        'hosts, host:port, IPv4 addresses and networks such as 10.20.0.0/16, or the word loopback, separated by commas, or none',
+    }),
+    default: [],
+    defaultText: 'none',
+    description:
+      'Where mounted object stores may be besides public addresses. `loopback` allows endpoints that are named as `localhost` or ' +
+      '`127.0.0.1`: then tenants can send signed S3 requests to programs on the host.',
     group: 'Network',
   }),
   RELEAP_ECR_ENDPOINT: variable({

@@ -108,6 +108,23 @@ export const THE_SERVICE = {
     description: 'Retention of the audit log, which is removed by whole months. 0 keeps it.',
     group: 'The service',
   }),
+  RELEAP_INVOCATION_RETENTION_DAYS: variable({
+    schema: Type.Integer({ minimum: 7, maximum: 3_650 }),
+    default: 30,
+    unit: 'days',
+    description:
+      'Retention of the invocations of functions, with their results; they are removed by whole days.',
+    group: 'The service',
+  }),
+  RELEAP_VOLUME_HISTORY_DAYS: variable({
+    schema: Type.Integer({ minimum: 1, maximum: 3_650 }),
+    default: 7,
+    unit: 'days',
+    description:
+      'How long earlier commits of volumes can be restored: all of the last hour, and the last one of each earlier hour. The newest ' +
+      'ten of a volume are always kept.',
+    group: 'The service',
+  }),
   RELEAP_USAGE: variable({
     schema: Type.Enum(['on', 'off'] as const),
     default: 'on',

@@ -1,0 +1,65 @@
+/** `rlp fn schedule`. */
+import { usageError } from '../cli-error.ts';
+import { openService } from '../client/service.ts';
+import { EXIT } from '../exit-codes.ts';
+import { shortTime, table } from '../output/table.ts';
+import { type Context, print, printJson } from '../terminal.ts';
+import { forEachNamed } from './each.ts';
+
+/** Prints the id. */
+export async function addSchedule(
+  context: Context,
+  name: string,
+  cron: string,
+  payload: string | undefined,
+  options: { disabled?: boolean },
+): Promise<number> {
+  const created = await openService(context).api.createSchedule({
+    params: { name },
+    body: {
+      cron,
+      payload: payload === undefined ? undefined : parsePayload(payload),
+      enabled: !options.disabled,
+    },
+  });
+  if (context.options.json) printJson(context, created);
+  else print(context, created.id);
+  return EXIT.ok;
+}
+
+function parsePayload(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    throw usageError(`a payload is JSON, as in '{"n": 1}' or '"text"', but was ${JSON.stringify(text)}`);
+  }
+}
+
+export async function listSchedules(context: Context, name: string): Promise<number> {
+  const { schedules } = await openService(context).api.listSchedules({ params: { name } });
+  if (context.options.json) printJson(context, schedules);
+  else
+    print(
+      context,
+      table(
+        ['ID', 'CRON', 'ENABLED', 'NEXT', 'LAST', 'PAYLOAD'],
+        schedules.map((one) => [
+          one.id,
+          one.cron,
+          one.enabled ? 'yes' : 'no',
+          one.next_run_at === null ? '-' : shortTime(one.next_run_at),
+          one.last_run_at === null ? '-' : shortTime(one.last_run_at),
+          JSON.stringify(one.payload).slice(0, 60),
+        ]),
+      ),
+    );
+  return EXIT.ok;
+}
+
+export async function removeSchedules(context: Context, name: string, ids: string[]): Promise<number> {
+  const { api } = openService(context);
+  return await forEachNamed(context, 'schedule', ids, async (id) => {
+    await api.deleteSchedule({ params: { name, id } });
+    return { status: 'deleted', printed: id };
+  });
+}

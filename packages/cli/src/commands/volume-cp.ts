@@ -1,0 +1,127 @@
+/** `rlp volume cp SRC DST`: files and folders in and out of a volume, through a sandbox that mounts it meanwhile. */
+import { randomBytes } from 'node:crypto';
+import { PassThrough } from 'node:stream';
+import { CliError, usageError } from '../cli-error.ts';
+import { commitVolume } from '../client/commit-volume.ts';
+import { retryOnOverload } from '../client/connect.ts';
+import { keepLease, OWN_SANDBOX } from '../client/own-sandbox.ts';
+import { CLEANUP_MS, removeSandbox } from '../client/remove-sandbox.ts';
+import { openService } from '../client/service.ts';
+import { waitUntilDeleted, waitUntilRunning } from '../client/wait-sandbox.ts';
+import { EXIT } from '../exit-codes.ts';
+import { Spinner } from '../output/spinner.ts';
+import { type Context, printJson } from '../terminal.ts';
+import { statLocal } from '../toolbox/copy.ts';
+import { runProcess } from '../toolbox/process.ts';
+import { openToolbox, type Toolbox } from '../toolbox/toolbox.ts';
+import { type Copy, isToStdout, readCopy, runCopy } from './cp.ts';
+
+const MOUNT = '/volume';
+/** Enough for tar and the toolbox. */
+const SIZE = { mem_mib: 512, scratch_mib: 64 };
+/** A volume that was last used on another host is fetched from the store. */
+const START_MS = 15 * 60_000;
+
+/** The real path of the nearest thing that is there. */
+const REAL = 'p=$1; while [ ! -e "$p" ] && [ ! -L "$p" ]; do p=${p%/*}; done; exec readlink -f "$p"';
+
+export async function copyVolume(
+  context: Context,
+  source: string,
+  target: string,
+  { image }: { image: string },
+): Promise<number> {
+  const copy = readCopy(wholePath(source), wholePath(target), 'VOLUME:PATH');
+  const path = pathOf(copy);
+  if (copy.direction === 'in' && copy.local.type === 'local') await statLocal(copy.local.path);
+  const service = openService(context);
+  const volume = await service.api.getVolume({ params: { id_or_name: copy.where } });
+  const id = await create(context, volume.id, image);
+  using _lease = keepLease(context, id);
+  try {
+    const toolbox = await openToolbox(service, await running(context, id));
+    const shown = `${JSON.stringify(copy.path)} in volume ${volume.name}`;
+    await checkStays(toolbox, path, shown);
+    const count = await runCopy(context, copy, { toolbox, path, shown });
+    // What is copied is safe when the command succeeds, whatever becomes of the host.
+    if (copy.direction === 'in') await commit(context, volume.id);
+    if (context.options.json && !isToStdout(copy))
+      printJson(context, { volume: volume.name, volume_id: volume.id, ...count });
+  } finally {
+    await removeSandbox(context, id);
+    // A sandbox that is being deleted keeps the volume from its deletion.
+    const own = openService(context, AbortSignal.timeout(CLEANUP_MS));
+    await waitUntilDeleted(own, id, { deadlineMs: CLEANUP_MS }).catch(() => undefined);
+  }
+  return EXIT.ok;
+}
+
+/** `VOLUME:` is all of it. */
+function wholePath(text: string): string {
+  return /^[^/:]+:$/.test(text) ? `${text}/` : text;
+}
+
+function pathOf({ path }: Copy): string {
+  const below = path.replace(/^\/+/, '');
+  if (below.split('/').includes('..'))
+    throw usageError(`${JSON.stringify(path)} is not a path of a volume: it has a part ..`);
+  // With the dot, the root of the volume stands for what is in it: it has no name of its own.
+  return below === '' ? `${MOUNT}/.` : `${MOUNT}/${below}`;
+}
+
+async function create(context: Context, volume: string, image: string): Promise<string> {
+  using spinner = new Spinner(context, 'creating a sandbox for the copy');
+  const retry = retryOnOverload((reason) => {
+    spinner.text = `refused for now (${reason}), trying again`;
+  });
+  const body = {
+    ...SIZE,
+    ...OWN_SANDBOX,
+    image,
+    name: `volume-cp-${randomBytes(4).toString('hex')}`,
+    volumes: [{ volume, mount_path: MOUNT }],
+    egress_policy: { enabled: true, allow: [] },
+  };
+  return (await openService(context).api.createSandbox({ body }, { retry })).vm_id;
+}
+
+async function running(context: Context, id: string) {
+  using spinner = new Spinner(context, 'mounting the volume');
+  return await waitUntilRunning(openService(context), id, {
+    deadlineMs: START_MS,
+    onStatus: (status) => {
+      spinner.text = `mounting the volume: ${status}`;
+    },
+  });
+}
+
+async function commit(context: Context, volume: string): Promise<void> {
+  using _spinner = new Spinner(context, 'committing');
+  try {
+    await commitVolume(openService(context), volume);
+  } catch (error) {
+    if (!(error instanceof CliError)) throw error;
+    throw new CliError(`the files are copied, and not committed yet: ${error.message}`, { cause: error });
+  }
+}
+
+/** Symbolic links in the volume lead to places in the sandbox, which are gone with it. */
+async function checkStays(toolbox: Toolbox, path: string, shown: string): Promise<void> {
+  const output = new PassThrough();
+  let real = '';
+  output.on('data', (chunk: Buffer) => {
+    if (real.length < 10_000) real += chunk.toString('utf8');
+  });
+  const end = await runProcess(
+    toolbox,
+    { type: 'start', argv: ['/bin/sh', '-c', REAL, 'sh', path.replace(/\/+\.?$/, '')], user: '0' },
+    { stdin: null, stdout: output, stderr: new PassThrough().resume() },
+  );
+  const place = real.replace(/\n$/, '');
+  if (end.exitCode === 0 && (place === MOUNT || place.startsWith(`${MOUNT}/`))) return;
+  throw new CliError(
+    end.exitCode === 0 || real === ''
+      ? `${shown} is behind a symbolic link that leads out of the volume, or nowhere`
+      : `${shown} cannot be looked at: ${end.error ?? `exit code ${end.exitCode}`}`,
+  );
+}

@@ -1,0 +1,84 @@
+/** `rlp volume history|restore|commit`. */
+import type { VolumeManifest } from '@releap/contract';
+import { CliError, usageError } from '../cli-error.ts';
+import { commitVolume as commit } from '../client/commit-volume.ts';
+import { pages } from '../client/pages.ts';
+import { openService, type Service } from '../client/service.ts';
+import { EXIT } from '../exit-codes.ts';
+import { Spinner } from '../output/spinner.ts';
+import { age, shortTime, size, table } from '../output/table.ts';
+import { type Context, print, printJson } from '../terminal.ts';
+import { named } from './volumes.ts';
+
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
+/** Newest first. */
+function manifests({ patient }: Service, volume: string): AsyncGenerator<VolumeManifest> {
+  return pages(
+    ({ query }) => patient.listVolumeManifests({ params: { id_or_name: named(volume) }, query }),
+    (page) => page.manifests,
+  );
+}
+
+export async function volumeHistory(context: Context, volume: string): Promise<number> {
+  const found: VolumeManifest[] = [];
+  for await (const one of manifests(openService(context), volume)) found.push(one);
+  if (context.options.json) printJson(context, found);
+  else
+    print(
+      context,
+      table(
+        ['COMMIT', 'AT (UTC)', 'AGE', 'REASON', 'USED', 'FILES', 'HOST'],
+        found.map((one) => [
+          one.id,
+          shortTime(one.created_at),
+          age(one.created_at),
+          one.restored_from === undefined ? one.reason : `${one.reason} of ${one.restored_from}`,
+          size(one.used_bytes),
+          String(one.files),
+          one.runner_id ?? '-',
+        ]),
+      ),
+    );
+  return EXIT.ok;
+}
+
+export async function restoreVolume(context: Context, volume: string, commit: string): Promise<number> {
+  const service = openService(context);
+  const id = UUID.test(commit) ? commit : await findManifest(service, volume, commit);
+  const restored = await service.api.restoreVolume({
+    params: { id_or_name: named(volume) },
+    body: { manifest_id: id },
+  });
+  if (context.options.json) printJson(context, restored);
+  else print(context, restored.last_manifest_id ?? '');
+  return EXIT.ok;
+}
+
+export async function commitVolume(context: Context, volume: string): Promise<number> {
+  using spinner = new Spinner(context, `committing ${volume}`);
+  const committed = await commit(openService(context), named(volume));
+  spinner.stop();
+  if (context.options.json) printJson(context, committed);
+  // Nothing was ever written to it otherwise.
+  else if (committed.last_manifest_id !== undefined) print(context, committed.last_manifest_id);
+  return EXIT.ok;
+}
+
+async function findManifest(service: Service, volume: string, text: string): Promise<string> {
+  if (!/^[0-9a-f][0-9a-f-]{3,}$/i.test(text))
+    throw usageError(
+      `${JSON.stringify(text)} is not the id of a commit, or at least 4 characters of its beginning`,
+    );
+  const found: string[] = [];
+  for await (const { id } of manifests(service, volume))
+    if (id.startsWith(text.toLowerCase())) found.push(id);
+  const [only, ...others] = found;
+  if (only === undefined)
+    throw new CliError(`volume ${volume} has no commit ${text}: rlp volume history lists them`, {
+      exitCode: EXIT.notFound,
+    });
+  if (others.length > 0)
+    throw new CliError(`${text} is the beginning of ${found.length} commits: use more of the id`);
+  return only;
+}

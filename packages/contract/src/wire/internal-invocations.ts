@@ -1,0 +1,34 @@
+/** Invocations that gateways have served and that have no row yet: `POST`, with the credential of the gateways. */
+import { Type, type Static } from 'typebox';
+
+export const INVOCATIONS_PATH = '/internal/functions/invocations';
+/** Most of one request. */
+export const INVOCATIONS_BATCH_MAX = 500;
+/** Longest reason of a failure, in characters. */
+export const INVOCATION_ERROR_MAX_CHARS = 2_000;
+
+const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
+const Time = Type.String({ format: 'date-time' });
+
+export const ServedInvocation = Type.Object({
+  id: Uuid,
+  queued_at: Time,
+  function_id: Uuid,
+  version_id: Uuid,
+  version: Type.Integer({ minimum: 1 }),
+  source: Type.Enum(['invoke', 'public']),
+  status: Type.Enum(['succeeded', 'failed', 'timeout', 'shed']),
+  /** When the handler got it; null when it never did. */
+  started_at: Type.Union([Time, Type.Null()]),
+  finished_at: Time,
+  /** From the first byte sent to the last one received; null when the handler did not get it. */
+  duration_ms: Type.Union([Type.Number({ minimum: 0 }), Type.Null()]),
+  cold: Type.Union([Type.Boolean(), Type.Null()]),
+  error: Type.Union([Type.String({ maxLength: INVOCATION_ERROR_MAX_CHARS }), Type.Null()]),
+});
+export type ServedInvocation = Static<typeof ServedInvocation>;
+
+export const RecordInvocationsRequest = Type.Object({
+  invocations: Type.Array(ServedInvocation, { minItems: 1, maxItems: INVOCATIONS_BATCH_MAX }),
+});
+export type RecordInvocationsRequest = Static<typeof RecordInvocationsRequest>;

@@ -1,0 +1,352 @@
+/**
+ * Leases of instances for the gateways that are connected to this server. A gateway has an instance for itself until it
+ * releases it. Leases are renewed as long as its connection holds them, and expire otherwise: then another gateway
+ * may take the instance, and one that no gateway takes is deleted.
+ */
+import { ApiError, badGateway, conflict, notFound, overloaded, quote } from '@releap/contract';
+import { queryOne, type Database, type Queryable, type SandboxRow } from '@releap/database';
+import type { Logger } from 'pino';
+import type { Billing } from '../../billing/billing.ts';
+import type { ChangeNotifier } from '../../events/change-notifier.ts';
+import type { ClusterNotifier } from '../../events/cluster-notifier.ts';
+import type { EventBus } from '../../events/event-bus.ts';
+import type { TargetEnd } from '../../gateways/target-resolver.ts';
+import type { ControlLimits } from '../../limits.ts';
+import type { Lifecycle } from '../../sandboxes/lifecycle.ts';
+import type { Scheduler } from '../../scheduler/scheduler.ts';
+import * as leases from './leases.ts';
+import { insertInstance, instanceSandbox, type Purpose } from './new-instance.ts';
+import { untried } from '../templates/untried.ts';
+import { isToBeTried, takeOver, type DueVersion } from '../templates/attempts.ts';
+import type { FunctionTemplates } from '../templates/templates.ts';
+import { VERSION, type InstanceVersion } from './version.ts';
+
+/** How long a gateway waits for another one to give up an instance where `max_instances` is reached. */
+const FULL_MS = 30_000;
+/**
+ * How long it waits until a version has been tried, in milliseconds. The answer says what the trial waits for, and the gateway
+ * asks again.
+ */
+const UNTRIED_MS = 5_000;
+/** How often it looks while it waits, in milliseconds: other servers do not tell everything. */
+const RECHECK_MS = 500;
+/** Longest wait for a host with capacity, in milliseconds: callers wait no longer than that. */
+const PENDING_MS = 30_000;
+/** How long instances without a lease stay while this server has just started, in milliseconds. */
+const AFTER_START_MS = 86_400_000;
+/** How long rows of ended instances stay, in milliseconds, for the logs of their handlers. */
+const ENDED_MS = 3_600_000;
+
+/** The kind of change with which servers tell each other of `function-pressure`. */
+export const FUNCTION_PRESSURE = 'function-pressure';
+/** The same of `instances-retired`. */
+export const INSTANCE_RETIRED = 'instance-retired';
+
+/** A part of a gateway's request that keeps a lease. */
+export interface LeaseHolder {
+  readonly signal: AbortSignal;
+  /** The gateway does not have the instance any more. */
+  revoke(): void;
+  onEnd(ended: (how: TargetEnd) => void): void;
+}
+
+export interface RunningInstance {
+  sandboxId: string;
+  projectId: string;
+  runnerId: string;
+  dataUrl: string;
+}
+
+export interface FunctionInstances {
+  /**
+   * Leases an instance of this version that no other gateway has; a new one is started if there is none. Waits for a few
+   * seconds while the version is tried.
+   * @returns its sandbox, which may still be starting
+   * @throws 404 for an unknown version, 402, 429 when there is no capacity, 502 when its handler cannot serve; NotTriedYet
+   */
+  lease(versionId: string, gatewayId: string, holder: LeaseHolder): Promise<string>;
+  /**
+   * The instance on which this server tries a pending version: a new one, or one of a server that is gone.
+   * @returns undefined when another server tries it, or it is not pending any more
+   * @throws 429 when there is no capacity
+   */
+  probe(version: DueVersion, serverId: string): Promise<string | undefined>;
+  /** Renews the lease of an instance until the holder ends it. */
+  keep(sandboxId: string, holderId: string, holder: LeaseHolder): void;
+  /** Renews a lease, also after a reconnect. @throws 409 when the gateway does not have it any more */
+  reclaim(sandboxId: string, versionId: string, gatewayId: string, holder: LeaseHolder): Promise<void>;
+  /** Resolves when the sandbox runs. @throws 409 when the lease has ended, 429 or 502 when it does not start */
+  running(sandboxId: string, gatewayId: string, signal: AbortSignal): Promise<RunningInstance>;
+  /** Renews the leases of connected gateways. */
+  renew(): Promise<void>;
+  /** Deletes instances that no gateway has, or that cannot serve any more. */
+  removeEnded(): Promise<void>;
+  /** Asks gateways to give up instances on hosts that are drained, as soon as they serve nothing. */
+  retireDrained(): Promise<void>;
+}
+
+export interface FunctionInstancesOptions {
+  database: Database;
+  lifecycle: Lifecycle;
+  scheduler: Scheduler;
+  billing: Billing;
+  changes: ChangeNotifier;
+  cluster: ClusterNotifier;
+  events: EventBus;
+  limits: ControlLimits;
+  templates: FunctionTemplates;
+  log: Logger;
+}
+
+interface Held {
+  gatewayId: string;
+  holders: Set<LeaseHolder>;
+}
+
+export function createFunctionInstances(options: FunctionInstancesOptions): FunctionInstances {
+  const { database, lifecycle, scheduler, billing, changes, cluster, events, limits, log, templates } =
+    options;
+  const leaseMs = limits.functionLeaseMs;
+  /** By sandbox. */
+  const held = new Map<string, Held>();
+  /** Functions for whose instances a gateway waits, and how many do. */
+  const waiting = new Map<string, number>();
+  const startedAt = performance.now();
+
+  events.on('sandboxes-changed', (rows) => {
+    if (rows.some((row) => row.owner_kind === 'service' && row.status === 'deleted'))
+      changes.changed(waiting.keys());
+  });
+
+  async function release(lease: leases.HeldLease, discard: boolean): Promise<void> {
+    const { functionId, moved } = await database.transaction(async (client) => {
+      const released = await leases.release(client, lease);
+      if (released === undefined || !discard) return { functionId: released, moved: [] };
+      return {
+        functionId: released,
+        moved: await lifecycle.applyWithin(client, 'delete', [{ id: lease.sandboxId }]),
+      };
+    });
+    if (moved.length > 0) lifecycle.announce(moved);
+    if (functionId === undefined) return;
+    changes.changed([functionId]);
+    cluster.publish([[functionId, null, 0, 'function']]);
+  }
+
+  function hold(sandboxId: string, gatewayId: string, holder: LeaseHolder): void {
+    const entry = held.get(sandboxId) ?? { gatewayId, holders: new Set() };
+    held.set(sandboxId, entry);
+    entry.holders.add(holder);
+    holder.onEnd((how) => {
+      entry.holders.delete(holder);
+      if (entry.holders.size > 0 || held.get(sandboxId) !== entry) return;
+      held.delete(sandboxId);
+      if (how !== 'disconnected')
+        // Otherwise it runs out.
+        release({ sandboxId, gatewayId }, how === 'discarded').catch((error: unknown) =>
+          log.warn({ err: error, vm: sandboxId }, 'the lease of an instance could not be released'),
+        );
+    });
+  }
+
+  /**
+   * Claims an instance that is there, or starts one, while no other request takes or adds instances of the function.
+   * @param claim null: none may be started; undefined: there is none
+   * @param captureOn the host that a new one must run on; null: any
+   */
+  async function claimOrStart(
+    version: InstanceVersion,
+    purpose: Purpose,
+    holderId: string,
+    claim: (client: Queryable) => Promise<{ id: string | null | undefined; moved?: SandboxRow[] }>,
+    captureOn: string | null = null,
+  ): Promise<string | undefined> {
+    const { root } = version;
+    if (root === null)
+      throw conflict(`version ${version.version} of function ${quote(version.name)} has no image yet`);
+    const deadlineMs = Math.min(PENDING_MS, limits.deadlines.pending);
+    const sandbox = instanceSandbox(version, root, purpose, deadlineMs);
+    if (captureOn !== null) sandbox.spec.required_runner_id = captureOn;
+    const place = scheduler.queue.admit(sandbox.ids.id, version.org_id);
+    let started = false;
+    try {
+      const { id, moved } = await database.transaction(async (client) => {
+        await leases.lockFunction(client, version.function_id);
+        const claimed = await claim(client);
+        if (claimed.id !== undefined) return claimed;
+        if ('refused' in place) throw overloaded(place.refused);
+        if (purpose === 'serve' && version.snapshot_kind === 'fn_ready') {
+          const template = await templates.source(client, version.id, sandbox.spec);
+          // What is resumed from memory is persistent: its disk goes with it.
+          if (template !== undefined) {
+            const { source, runnerId } = template;
+            const spec = { ...sandbox.spec, persistent: true, required_runner_id: runnerId };
+            Object.assign(sandbox, { source, spec });
+          }
+        }
+        await insertInstance(client, version, sandbox, purpose, { gatewayId: holderId, ms: leaseMs });
+        return { ...claimed, id: sandbox.ids.id };
+      });
+      started = id === sandbox.ids.id;
+      if (moved !== undefined && moved.length > 0) lifecycle.announce(moved);
+      if (started) scheduler.kick();
+      return id ?? undefined;
+    } finally {
+      if ('taken' in place) {
+        if (started) place.taken();
+        else place.withdraw();
+      }
+    }
+  }
+
+  /** One attempt: adopts an instance, starts one, or `undefined` when the function has as many as it may. */
+  function take(version: InstanceVersion, gatewayId: string): Promise<string | undefined> {
+    const { id: versionId, function_id: functionId } = version;
+    return claimOrStart(version, 'serve', gatewayId, async (client) => {
+      const adopted = await leases.adopt(client, versionId, gatewayId, leaseMs);
+      if (adopted !== undefined) return { id: adopted };
+      const { live, max } = await leases.countInstances(client, functionId, versionId);
+      if (max === null || live < max) return { id: undefined };
+      const spare = await leases.spareInstances(client, functionId, versionId);
+      return { id: null, moved: await lifecycle.applyWithin(client, 'delete', spare) };
+    });
+  }
+
+  /** The version, once it was tried. @throws 404; 502; after a while 429 with what the try waits for */
+  async function triedVersion(versionId: string, signal: AbortSignal): Promise<InstanceVersion> {
+    using watch = changes.watch(versionId);
+    const until = performance.now() + UNTRIED_MS;
+    for (;;) {
+      const version = await queryOne(database.pool, VERSION, [versionId]);
+      if (version === undefined) throw notFound(`function version ${quote(versionId)} not found`);
+      const { name, version: number, template_state: state, template_error: error } = version;
+      if (state === 'failed')
+        throw badGateway(
+          `version ${number} of function ${quote(name)} cannot serve: ${error ?? 'no reason was given'}`,
+        );
+      if (state === 'published') return version;
+      if (performance.now() >= until) throw await untried(database.pool, version);
+      await watch.next(RECHECK_MS, signal);
+      signal.throwIfAborted();
+    }
+  }
+
+  return {
+    async lease(versionId, gatewayId, holder) {
+      const version = await triedVersion(versionId, holder.signal);
+      const { function_id: functionId, name } = version;
+      await billing.requireCredits(version.org_id);
+      using watch = changes.watch(functionId);
+      const until = performance.now() + FULL_MS;
+      waiting.set(functionId, (waiting.get(functionId) ?? 0) + 1);
+      try {
+        for (;;) {
+          const id = await take(version, gatewayId);
+          if (id !== undefined) {
+            hold(id, gatewayId, holder);
+            return id;
+          }
+          if (performance.now() >= until)
+            throw overloaded(
+              `function ${quote(name)} has as many instances as its max_instances allows (${version.max_instances})`,
+            );
+          events.emit('function-pressure', [functionId]);
+          cluster.publish([[functionId, null, 0, FUNCTION_PRESSURE]]);
+          await watch.next(RECHECK_MS, holder.signal);
+          holder.signal.throwIfAborted();
+        }
+      } finally {
+        const left = (waiting.get(functionId) ?? 1) - 1;
+        if (left > 0) waiting.set(functionId, left);
+        else waiting.delete(functionId);
+      }
+    },
+
+    probe(version, serverId) {
+      return claimOrStart(
+        version,
+        'probe',
+        serverId,
+        async (client) =>
+          (await isToBeTried(client, version.id))
+            ? { id: await takeOver(client, version.id, serverId, leaseMs) }
+            : { id: null },
+        version.capture_on,
+      );
+    },
+
+    keep: hold,
+
+    async reclaim(sandboxId, versionId, gatewayId, holder) {
+      const isOurs = await leases.reclaim(database.pool, { sandboxId, gatewayId }, versionId, leaseMs);
+      if (!isOurs) throw lost(sandboxId);
+      hold(sandboxId, gatewayId, holder);
+    },
+
+    async running(sandboxId, gatewayId, signal) {
+      using watch = changes.watch(sandboxId);
+      for (;;) {
+        const state = await leases.readInstance(database.pool, { sandboxId, gatewayId });
+        if (state === undefined) throw lost(sandboxId);
+        const { status, runner_id: runnerId, data_url: dataUrl, project_id: projectId } = state;
+        if (status === 'running' && runnerId !== null && dataUrl !== null)
+          return { sandboxId, projectId, runnerId, dataUrl };
+        if (!(leases.STARTING as readonly string[]).includes(status)) {
+          if (state.template_id !== null && runnerId !== null)
+            await templates.discard(state.template_id, runnerId);
+          throw new InstanceEnded(state);
+        }
+        await watch.next(RECHECK_MS, signal);
+        signal.throwIfAborted();
+      }
+    },
+
+    async renew() {
+      const all = [...held].map(([sandboxId, { gatewayId }]) => ({ sandboxId, gatewayId }));
+      if (all.length === 0) return;
+      const renewed = await leases.renew(database.pool, all, leaseMs);
+      for (const { sandboxId } of all) {
+        if (renewed.has(sandboxId)) continue;
+        for (const holder of held.get(sandboxId)?.holders ?? []) holder.revoke();
+      }
+    },
+
+    async retireDrained() {
+      const ids = await leases.instancesOnDrainedHosts(database.pool);
+      if (ids.length === 0) return;
+      events.emit('instances-retired', ids);
+      cluster.publish(ids.map((id) => [id, null, 0, INSTANCE_RETIRED]));
+    },
+
+    async removeEnded() {
+      // Leases expire while no server runs: gateways get time to reclaim their instances.
+      const graceMs = performance.now() - startedAt < leaseMs ? AFTER_START_MS : limits.functionGraceMs;
+      const moved = await database.transaction(async (client) =>
+        lifecycle.applyWithin(client, 'delete', await leases.endedInstances(client, graceMs)),
+      );
+      if (moved.length > 0) {
+        lifecycle.announce(moved);
+        events.emit('capacity-released');
+      }
+      await leases.purgeInstances(database.pool, ENDED_MS);
+    },
+  };
+}
+
+const lost = (sandboxId: string): Error =>
+  conflict(`instance ${sandboxId} is not leased to this gateway any more: request another one`);
+
+/** An instance that does not run, and will not. */
+export class InstanceEnded extends ApiError {
+  /** Of its sandbox. */
+  readonly state: leases.InstanceState;
+
+  constructor(state: leases.InstanceState) {
+    const why = state.error ?? `it is ${state.status}`;
+    // It was never placed: there was no capacity.
+    if (state.runner_id === null) super(429, why);
+    else super(502, `the instance does not run: ${why}`);
+    this.name = 'InstanceEnded';
+    this.state = state;
+  }
+}

@@ -1,0 +1,170 @@
+/**
+ * Tries pending versions: one instance is started, and when its handler listens, the version can serve. The instance is deleted
+ * afterwards. Progress is in rows, so that any server continues after another one.
+ */
+import { ApiError } from '@releap/contract';
+import type { ControlContext } from '../../context.ts';
+import type { TargetEnd } from '../../gateways/target-resolver.ts';
+import { pinned } from '../../sandboxes/assignment.ts';
+import { InstanceEnded, type LeaseHolder } from '../instances/instances.ts';
+import { createVersionStates } from '../version-states.ts';
+import { dueVersions, readSandbox, recordCapture, type DueVersion } from './attempts.ts';
+import { HandlerError, waitUntilListening } from './handler.ts';
+
+/** Versions that one server tries at a time. */
+const CONCURRENT = 4;
+/** Versions without a server that one pass looks at. */
+const BATCH = 32;
+/** Pause before a version is tried again that had no capacity or whose host failed, in milliseconds. */
+const RETRY_MS = 5_000;
+/** The same before another capture of a version that serves, on the same host; it doubles with each failure. */
+const CAPTURE_RETRY = { retryMs: 60_000, longestMs: 6 * 3_600_000 };
+/** How long a version may wait for capacity, in milliseconds. */
+const CAPACITY_MS = 3_600_000;
+
+export interface Prober extends AsyncDisposable {
+  /** Begins with versions that no server tries, or that need another template. */
+  sweep(): Promise<void>;
+}
+
+/** A lease that this server keeps. */
+class OwnLease implements LeaseHolder {
+  readonly #lost = new AbortController();
+  readonly signal: AbortSignal;
+  #onEnd: ((how: TargetEnd) => void) | undefined;
+
+  constructor(stop: AbortSignal) {
+    this.signal = AbortSignal.any([stop, this.#lost.signal]);
+  }
+
+  revoke(): void {
+    this.#lost.abort(new Error('another server tries this version'));
+  }
+
+  onEnd(ended: (how: TargetEnd) => void): void {
+    this.#onEnd = ended;
+  }
+
+  end(how: TargetEnd): void {
+    this.#onEnd?.(how);
+  }
+}
+
+export function createProber({
+  changes,
+  database,
+  events,
+  functionTemplates,
+  hosts,
+  instances,
+  limits,
+  log,
+  serverId,
+}: Pick<
+  ControlContext,
+  | 'changes'
+  | 'database'
+  | 'events'
+  | 'functionTemplates'
+  | 'hosts'
+  | 'instances'
+  | 'limits'
+  | 'log'
+  | 'serverId'
+>): Prober {
+  const states = createVersionStates(database, events);
+  const stop = new AbortController();
+  const trying = new Map<string, Promise<void>>();
+  /** When a version may be tried again, on the monotonic clock. */
+  const notBefore = new Map<string, number>();
+
+  async function attempt(version: DueVersion): Promise<void> {
+    const sandboxId = await instances.probe(version, serverId);
+    if (sandboxId === undefined) return;
+    const lease = new OwnLease(stop.signal);
+    instances.keep(sandboxId, serverId, lease);
+    try {
+      const instance = await instances.running(sandboxId, serverId, lease.signal);
+      await waitUntilListening(hosts, instance, version.port, limits.functionListenMs, lease.signal);
+      const warning =
+        version.snapshot_kind === 'fn_ready'
+          ? await functionTemplates.capture(version.id, sandboxId, lease.signal)
+          : null;
+      const sandbox = await readSandbox(database.pool, sandboxId);
+      if (version.snapshot_kind === 'fn_ready' && typeof sandbox?.runner_id === 'string')
+        await recordCapture(
+          database.pool,
+          { versionId: version.id, runnerId: sandbox.runner_id },
+          warning === null ? 'captured' : CAPTURE_RETRY,
+        );
+      if (version.template_state === 'published') {
+        if (warning === null) await states.captured(version.id);
+        else log.warn({ version: version.id, reason: warning }, 'a version that serves was not captured');
+        return lease.end('discarded');
+      }
+      await states.publish(version.id, {
+        warning,
+        ...(sandbox === undefined ? {} : { root: pinned(sandbox) }),
+      });
+    } catch (error) {
+      // Another server continues with the instance.
+      if (lease.signal.aborted) return lease.end('disconnected');
+      lease.end('discarded');
+      throw error;
+    }
+    lease.end('discarded');
+  }
+
+  async function decide(version: DueVersion, error: unknown): Promise<void> {
+    const { id, age_ms: ageMs, capture_on: runnerId } = version;
+    if (version.template_state === 'published') {
+      if (runnerId !== null) await recordCapture(database.pool, { versionId: id, runnerId }, CAPTURE_RETRY);
+      log.warn({ err: error, version: id }, 'no template could be made of a version that serves');
+      return;
+    }
+    if (error instanceof HandlerError) {
+      await states.fail(id, error.message);
+    } else if (error instanceof InstanceEnded && error.state.status === 'failed' && error.status !== 429) {
+      await states.fail(id, `its first instance failed: ${error.state.error ?? 'no reason was given'}`);
+    } else if (error instanceof ApiError && error.status === 429 && ageMs > CAPACITY_MS) {
+      await states.fail(id, `there was no capacity to try it: ${error.message}`);
+    } else {
+      notBefore.set(id, performance.now() + RETRY_MS);
+      log.warn({ err: error, version: id }, 'a version of a function could not be tried; retrying');
+    }
+  }
+
+  async function tryVersion(version: DueVersion): Promise<void> {
+    try {
+      await attempt(version).catch((error: unknown) => decide(version, error));
+    } catch (error) {
+      log.error({ err: error, version: version.id }, 'the outcome of a try was not stored; retrying');
+    } finally {
+      trying.delete(version.id);
+      changes.changed([version.id]);
+    }
+  }
+
+  async function sweep(): Promise<void> {
+    if (stop.signal.aborted || trying.size >= CONCURRENT) return;
+    const now = performance.now();
+    for (const [id, at] of notBefore) if (at <= now) notBefore.delete(id);
+    for (const version of await dueVersions(database.pool, serverId, BATCH)) {
+      if (stop.signal.aborted || trying.size >= CONCURRENT) return;
+      if (trying.has(version.id) || notBefore.has(version.id)) continue;
+      trying.set(version.id, tryVersion(version));
+    }
+  }
+
+  events.on('versions-pending', () => {
+    sweep().catch((error: unknown) => log.warn({ err: error }, 'the try of a version is delayed'));
+  });
+
+  return {
+    sweep,
+    async [Symbol.asyncDispose]() {
+      stop.abort(new Error('the server is stopping'));
+      await Promise.all(trying.values());
+    },
+  };
+}

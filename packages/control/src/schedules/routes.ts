@@ -1,0 +1,93 @@
+/** The schedules of functions. */
+import {
+  badRequest,
+  BOUNDS,
+  isUuid,
+  notFound,
+  quote,
+  scheduleOperations,
+  type ScheduleList,
+  type ScheduleRecord,
+} from '@releap/contract';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { requireFunction } from '../functions/functions.ts';
+import type { Planes } from '../http/planes.ts';
+import { firstRun } from './cron.ts';
+
+type ScheduleRow = Omit<ScheduleRecord, 'next_run_at' | 'last_run_at'> & {
+  next_run_at: Date | null;
+  last_run_at: Date | null;
+};
+
+/**
+ * A repeated request finds its row. Creates of one function at the same moment may exceed the bound by their number.
+ * $1 id, $2 function, $3 cron, $4 payload, $5 enabled, $6 next time, $7 most schedules
+ */
+const INSERT = statement<{ next_run_at: Date | null }>(
+  'schedule-insert',
+  `insert into function_schedules as s (id, function_id, project_id, cron, payload, enabled, next_run_at)
+   select $1, f.id, f.project_id, $3, $4::json, $5, $6 from functions f
+    where f.id = $2 and (select count(*) from function_schedules o where o.function_id = f.id and o.id <> $1) < $7
+   on conflict (id) do update set cron = s.cron
+   returning s.next_run_at`,
+);
+/** $1 function */
+const LIST = statement<ScheduleRow>(
+  'schedule-list',
+  `select id, cron, payload, enabled, next_run_at, last_run_at from function_schedules
+    where function_id = $1 order by created_at desc, id desc`,
+);
+/** $1 id, $2 function */
+const DELETE = statement<{ id: string }>(
+  'schedule-delete',
+  'delete from function_schedules where id = $1 and function_id = $2 returning id',
+);
+
+export function scheduleRoutes({ workload }: Planes, { database }: { database: Database }): void {
+  const { pool } = database;
+
+  workload.operation(
+    scheduleOperations.createSchedule,
+    async ({ params: { name }, body, principal, ids }) => {
+      const { cron, payload = null, enabled = true } = body;
+      const next = firstRun(cron, new Date());
+      const { id: functionId } = await requireFunction(pool, principal.projectId, name);
+      const id = ids.uuid();
+      const row = await queryOne(pool, INSERT, [
+        id,
+        functionId,
+        cron,
+        JSON.stringify(payload),
+        enabled,
+        enabled ? next : null,
+        BOUNDS.schedulesPerFunction,
+      ]);
+      if (row === undefined)
+        throw badRequest(
+          `function ${quote(name)} has ${BOUNDS.schedulesPerFunction} schedules already: delete one first`,
+        );
+      return { id, cron, enabled, next_run_at: row.next_run_at?.toISOString() ?? null };
+    },
+  );
+
+  workload.operation(
+    scheduleOperations.listSchedules,
+    async ({ params: { name }, principal }): Promise<ScheduleList> => {
+      const { id } = await requireFunction(pool, principal.projectId, name);
+      const rows = await queryAll(pool, LIST, [id]);
+      return {
+        schedules: rows.map((row) => ({
+          ...row,
+          next_run_at: row.next_run_at?.toISOString() ?? null,
+          last_run_at: row.last_run_at?.toISOString() ?? null,
+        })),
+      };
+    },
+  );
+
+  workload.operation(scheduleOperations.deleteSchedule, async ({ params: { name, id }, principal }) => {
+    const { id: functionId } = await requireFunction(pool, principal.projectId, name);
+    const gone = isUuid(id) ? await queryOne(pool, DELETE, [id, functionId]) : undefined;
+    if (gone === undefined) throw notFound(`function ${quote(name)} has no schedule ${quote(id)}`);
+  });
+}

@@ -1,0 +1,177 @@
+/** New versions of functions are tried before they serve. */
+import assert from 'node:assert/strict';
+import { after, before, beforeEach, it } from 'node:test';
+import { newUuid, type FunctionVersionRecord } from '@releap/contract';
+import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
+import {
+  obedient,
+  startWorld,
+  until,
+  type Script,
+  type ScriptedRunner,
+  type World,
+} from '@releap/testing/world';
+
+let world: World;
+let runner: ScriptedRunner;
+let script: Script = obedient;
+let functions = 0;
+
+before(async () => {
+  world = await startWorld({
+    limits: { functionLeaseMs: 1_000, functionGraceMs: 300, functionListenMs: 1_500, sweepMs: 100 },
+  });
+  runner = await world.runner({
+    script: (assignment, self) => script(assignment, self),
+  });
+});
+beforeEach(() => {
+  script = obedient;
+});
+after(() => world[Symbol.asyncDispose]());
+
+/** The handler of each new instance does not listen. */
+const deaf: Script = (assignment, self) => {
+  self.deaf.add(assignment.vm_id);
+  return obedient(assignment, self);
+};
+async function deploy(name = `f${++functions}`, body: object = {}): Promise<string> {
+  const answer = await world.call('POST', '/fns', {
+    name,
+    image: { type: 'named', name: 'busybox' },
+    ...body,
+  });
+  assert.equal(answer.status, 200, answer.text);
+  return name;
+}
+async function versions(name: string): Promise<FunctionVersionRecord[]> {
+  return (await world.call('GET', `/fns/${name}/versions`)).body.versions as FunctionVersionRecord[];
+}
+const current = async (name: string): Promise<number | undefined> =>
+  (await world.call('GET', `/fns/${name}`)).body.current_version?.version;
+async function tried(name: string): Promise<FunctionVersionRecord> {
+  await until(async () => (await versions(name))[0]?.template_state !== 'pending');
+  return (await versions(name))[0] as FunctionVersionRecord;
+}
+/** Sandboxes on which versions of the function are or were tried. */
+async function attempts(name: string): Promise<{ id: string; status: string }[]> {
+  const { rows } = await world.database.pool.query<{ id: string; status: string }>(
+    `select s.id, s.status from functions f join function_instances i on i.function_id = f.id join sandboxes s on s.id = i.sandbox_id
+      where f.name = $1 and i.purpose = 'probe' order by i.created_at`,
+    [name],
+  );
+  return rows;
+}
+const withoutId = ({ id: _id, ...rest }: GatewayAnswer): Omit<GatewayAnswer, 'id'> => rest;
+const isClean = (name: string) =>
+  until(async () => (await attempts(name)).every(({ status }) => status === 'deleted'));
+
+it('a version is published when its handler listens, and the instance is deleted', async () => {
+  const name = await deploy();
+  const { template_state, template_error } = await tried(name);
+  assert.deepEqual([template_state, template_error], ['published', null]);
+  await isClean(name);
+  assert.equal((await attempts(name)).length, 1);
+});
+
+it('a later version becomes current when it is published, and not when it fails', async () => {
+  const name = await deploy();
+  await tried(name);
+  script = deaf;
+  await deploy(name);
+  assert.equal(await current(name), 1);
+  const failed = await tried(name);
+  assert.equal(failed.template_state, 'failed');
+  assert.match(failed.template_error ?? '', /^nothing listened on port 8080 within 1\.5 s/);
+  assert.equal(await current(name), 1);
+  script = obedient;
+  await deploy(name);
+  assert.equal((await tried(name)).template_state, 'published');
+  assert.equal(await current(name), 3);
+  await isClean(name);
+});
+
+it('says how the handler ended, with its last lines, and why an instance failed', async () => {
+  script = (assignment, self) => {
+    const { vm_id: id } = assignment;
+    self.logs.set(`/vms/${id}/entrypoint`, (_request, response) => {
+      response.end(JSON.stringify({ state: 'exited', exit_code: 3 }));
+    });
+    self.logs.set(`/vms/${id}/logs/entrypoint`, (_request, response) => {
+      response.end(`starting\n\u001b[31mno module named flask\u0000\n`);
+    });
+    return deaf(assignment, self);
+  };
+  const ended = await deploy(undefined, { port: 9_000 });
+  assert.equal(
+    (await tried(ended)).template_error,
+    'the handler ended with status 3 before it listened on port 9000; its last output:\nstarting\n [31mno module named flask',
+  );
+  script = (assignment, self) => {
+    if (assignment.desired !== 'running') return obedient(assignment, self);
+    self.observe(assignment, { status: 'failed', error: 'image "x" was not found in its registry' });
+  };
+  const failed = await deploy();
+  assert.equal(
+    (await tried(failed)).template_error,
+    'its first instance failed: image "x" was not found in its registry',
+  );
+  await isClean(failed);
+  await isClean(ended);
+});
+
+it('requests for an instance wait for the outcome', async () => {
+  using gateway = await new GatewayClient(world.internalUrl).open(newUuid());
+  const target = async (name: string) => ({
+    kind: 'function-instance',
+    version_id: (await versions(name))[0]?.id,
+  });
+  script = deaf;
+  const name = await deploy();
+  const waiting = gateway.begin(await target(name)).answer;
+  assert.partialDeepStrictEqual(await waiting, { type: 'refusal', status: 502 });
+  script = obedient;
+  const good = await deploy();
+  assert.equal((await gateway.ask(await target(good))).type, 'grant');
+});
+
+it('says what requests wait for while the outcome takes long', async () => {
+  using gateway = await new GatewayClient(world.internalUrl).open(newUuid());
+  let goOn: (() => void) | undefined;
+  script = (assignment, self) => {
+    if (assignment.desired !== 'running') return obedient(assignment, self);
+    self.observe(assignment, { status: 'building' });
+    goOn = () => void obedient(assignment, self);
+  };
+  const name = await deploy();
+  const target = { kind: 'function-instance', version_id: (await versions(name))[0]?.id };
+  assert.deepEqual(withoutId(await gateway.ask(target)), {
+    type: 'refusal',
+    status: 429,
+    error: `version 1 of function "${name}" has not been started yet: the root file system of its image "busybox" is being made, which the first use of an image on a host takes`,
+    not_tried_yet: true,
+  });
+  script = obedient;
+  goOn?.();
+  assert.equal((await gateway.ask(target)).type, 'grant');
+  await isClean(name);
+});
+
+it('another server continues with the instance of one that was killed', async () => {
+  const restart = async (): Promise<void> => {
+    // The instance must not be taken for a leftover while the machine is busy.
+    await world.restart({ limits: { functionListenMs: 600_000, functionGraceMs: 600_000 } });
+    await until(() => runner.closeCode !== undefined);
+    await runner.connect();
+  };
+  await restart();
+  script = deaf;
+  const name = await deploy();
+  await until(async () => (await attempts(name))[0]?.status === 'running');
+  script = obedient;
+  await restart();
+  runner.deaf.clear();
+  assert.equal((await tried(name)).template_state, 'published');
+  assert.equal((await attempts(name)).length, 1);
+  await isClean(name);
+});

@@ -1,0 +1,21 @@
+import {
+  ApiError,
+  badGateway,
+  type ErrorStatus,
+  type GatewayControlMessage,
+  NotTriedYet,
+  STATUS_MEANINGS,
+} from '@releap/contract';
+
+/** Control's refusal, for the client. */
+export function toRefusal({
+  status,
+  error,
+  not_tried_yet: notTriedYet,
+}: Extract<GatewayControlMessage, { type: 'refusal' }>): ApiError {
+  if (!(status in STATUS_MEANINGS) || status === 500)
+    return badGateway('the control plane could not locate the sandbox');
+  if (notTriedYet === true) return new NotTriedYet(error);
+  const headers: Record<string, string> = status === 401 ? { 'www-authenticate': 'Bearer' } : {};
+  return new ApiError(status as ErrorStatus, error, { headers });
+}

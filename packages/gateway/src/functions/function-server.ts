@@ -1,0 +1,220 @@
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  ApiError,
+  BOUNDS,
+  discardBody,
+  FUNCTION_COLD_HEADER,
+  FUNCTION_DURATION_HEADER,
+  FUNCTION_QUEUE_HEADER,
+  FUNCTION_STATUS_HEADER,
+  FUNCTION_VERSION_HEADER,
+  type GatewayFunction,
+  INVOCATION_ID_HEADER,
+  isUuid,
+  newUuid,
+  REQUEST_ID_HEADER,
+} from '@releap/contract';
+import type { Grants } from '../control/grants.ts';
+import { ClientDisconnected, sendError } from '../http/errors.ts';
+import { type Dispatcher, type Slot, VersionGone } from './dispatcher.ts';
+import { corsHeaders, type FunctionCall, headersForClient, headersForHandler } from './function-route.ts';
+import { callHandler, type HandlerOutcome } from './handler-call.ts';
+import { bodyTooLarge } from './request-body.ts';
+
+/** Instances that one request is tried on while nothing was sent, and versions that it waits for. */
+const ATTEMPTS_MAX = 3;
+/** How long a new version of a function may take to be announced, in milliseconds. */
+const GONE_MS = 1_000;
+
+/** An invocation that has ended. */
+export interface FinishedCall {
+  id: string;
+  queuedAt: Date;
+  called: GatewayFunction;
+  source: 'invoke' | 'public';
+  status: 'succeeded' | 'failed' | 'timeout' | 'shed';
+  /** Null when the handler did not get it. */
+  startedAt: Date | null;
+  durationMs: number | null;
+  cold: boolean | null;
+  error: string | null;
+}
+
+export interface FunctionServerOptions {
+  grants: Pick<Grants, 'leaseFunction'>;
+  dispatcher: Dispatcher;
+  uploadIdleMs: number;
+  /** Of invocations that the gateway itself records. */
+  onFinished: (call: FinishedCall) => void;
+}
+
+export interface FunctionRequest {
+  call: FunctionCall;
+  requestId: string;
+  /** Of the client. */
+  address: string;
+  /** The client waits for `100 Continue` before it sends the body. */
+  expectsContinue: boolean;
+}
+
+/** Serves calls of functions. */
+export class FunctionServer {
+  readonly #options: FunctionServerOptions;
+
+  constructor(options: FunctionServerOptions) {
+    this.#options = options;
+  }
+
+  /** @throws ApiError before the response has begun; ClientDisconnected */
+  async serve(request: IncomingMessage, response: ServerResponse, asked: FunctionRequest): Promise<void> {
+    const { isPublic, isPreflight } = asked.call;
+    if (isPublic) {
+      const cors = corsHeaders(isPreflight, request.headers['access-control-request-headers']);
+      for (const [name, value] of Object.entries(cors)) response.setHeader(name, value ?? '');
+      if (isPreflight) return void response.writeHead(204).end();
+    }
+    if (Number(request.headers['content-length'] ?? 0) > BOUNDS.invocationPayloadBytes)
+      throw bodyTooLarge(BOUNDS.invocationPayloadBytes);
+    const gone = new AbortController();
+    const onClosed = (): void => {
+      if (!response.writableFinished) gone.abort(new ClientDisconnected());
+    };
+    response.once('close', onClosed);
+    try {
+      await this.#invoke(request, response, asked, gone.signal);
+    } finally {
+      response.off('close', onClosed);
+    }
+  }
+
+  async #invoke(
+    request: IncomingMessage,
+    response: ServerResponse,
+    asked: FunctionRequest,
+    gone: AbortSignal,
+  ): Promise<void> {
+    const { target, token, isPublic } = asked.call;
+    const queuedAt = new Date();
+    let id = newUuid();
+    for (let attempt = 1; ; attempt++) {
+      using lease = await this.#options.grants.leaseFunction(target, token);
+      const called = lease.function;
+      const isDispatched = called.dispatched === true;
+      const given = request.headers[INVOCATION_ID_HEADER];
+      if (isDispatched && typeof given === 'string' && isUuid(given)) id = given;
+      response.setHeader(INVOCATION_ID_HEADER, id);
+      const end = (
+        call: Pick<FinishedCall, 'status' | 'startedAt' | 'durationMs' | 'cold' | 'error'>,
+      ): void => {
+        if (isDispatched) return;
+        this.#options.onFinished({ id, queuedAt, called, source: isPublic ? 'public' : 'invoke', ...call });
+      };
+      let slot: Slot;
+      try {
+        const isPatient = isDispatched && request.headers[FUNCTION_QUEUE_HEADER] === 'wait';
+        slot = await this.#options.dispatcher.acquire(called, gone, isPatient);
+      } catch (error) {
+        if (error instanceof VersionGone) {
+          if (attempt === ATTEMPTS_MAX) throw error.refusal;
+          // What is known of the function is about to be revoked.
+          const signal = AbortSignal.any([lease.retired, gone]);
+          await sleep(GONE_MS, undefined, { signal }).catch(() => undefined);
+          continue;
+        }
+        const status = statusOfRefusal(error);
+        if (status !== undefined)
+          end({ status, startedAt: null, durationMs: null, cold: null, error: (error as Error).message });
+        throw error;
+      }
+      const outcome = await this.#call(request, response, slot, {
+        asked,
+        called,
+        id,
+        revoked: lease.revoked,
+      });
+      slot.done(outcome.end);
+      if (!outcome.isSent && outcome.end === 'broken' && attempt < ATTEMPTS_MAX) continue;
+      end({
+        ...judge(outcome),
+        startedAt: outcome.startedAt,
+        durationMs: outcome.startedAt === null ? null : outcome.durationMs,
+        cold: slot.isCold,
+      });
+      if (outcome.error === undefined || response.headersSent) return;
+      if (outcome.isInvalid) {
+        const facts = answerHeaders(called, slot, outcome.durationMs);
+        for (const [name, value] of Object.entries(facts)) response.setHeader(name, value);
+      }
+      throw outcome.error;
+    }
+  }
+
+  #call(
+    request: IncomingMessage,
+    response: ServerResponse,
+    slot: Slot,
+    on: { asked: FunctionRequest; called: GatewayFunction; id: string; revoked: AbortSignal },
+  ): Promise<HandlerOutcome> {
+    const { call, requestId, address, expectsContinue } = on.asked;
+    const { isPublic, path } = call;
+    const { instance, revoked } = slot;
+    return callHandler(request, response, {
+      pool: instance.pool,
+      path,
+      headers: headersForHandler(request.headers, { isPublic, address, invocationId: on.id, requestId }),
+      answer: (status, headers, elapsedMs) => [
+        isPublic ? status : 200,
+        {
+          ...headersForClient(headers, isPublic),
+          ...(!isPublic && (status === 204 || status === 304) && { 'content-length': '0' }),
+          [FUNCTION_STATUS_HEADER]: String(status),
+          ...answerHeaders(on.called, slot, elapsedMs),
+          [REQUEST_ID_HEADER]: requestId,
+        },
+      ],
+      timeoutMs: on.called.timeout_s * 1000,
+      maxBodyBytes: BOUNDS.invocationPayloadBytes,
+      uploadIdleMs: this.#options.uploadIdleMs,
+      expectsContinue,
+      revoked: [on.revoked, revoked],
+    });
+  }
+}
+
+function answerHeaders(
+  { version }: GatewayFunction,
+  { isCold }: Slot,
+  elapsedMs: number,
+): Record<string, string> {
+  return {
+    [FUNCTION_COLD_HEADER]: isCold ? '1' : '0',
+    [FUNCTION_VERSION_HEADER]: String(version),
+    [FUNCTION_DURATION_HEADER]: elapsedMs.toFixed(3),
+  };
+}
+
+/** Refuses a call, once its client has sent the body, if it does without being asked. */
+export async function refuseCall(
+  request: IncomingMessage,
+  response: ServerResponse,
+  error: ApiError,
+  expectsContinue: boolean,
+): Promise<void> {
+  sendError(response, error, expectsContinue ? request.complete : await discardBody(request));
+}
+
+/** Of a request that did not get an instance; undefined when it is not recorded, because it was not let in. */
+function statusOfRefusal(error: unknown): 'shed' | 'failed' | undefined {
+  if (error instanceof ClientDisconnected) return 'failed';
+  if (!(error instanceof ApiError)) return undefined;
+  return error.status === 429 ? 'shed' : error.status === 502 ? 'failed' : undefined;
+}
+
+function judge({ end, status, error }: HandlerOutcome): Pick<FinishedCall, 'status' | 'error'> {
+  if (end === 'hung') return { status: 'timeout', error: error?.message ?? null };
+  if (error instanceof ClientDisconnected) return { status: 'failed', error: 'the client disconnected' };
+  if (error !== undefined) return { status: 'failed', error: error.message };
+  if (status !== null && status < 400) return { status: 'succeeded', error: null };
+  return { status: 'failed', error: `the handler answered ${status}` };
+}

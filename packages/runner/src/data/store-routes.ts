@@ -1,0 +1,48 @@
+import { conflict, GuestStore } from '@releap/contract';
+import type { FastifyInstance } from 'fastify';
+import { type Static, Type } from 'typebox';
+import { type GuestClient, GuestError } from '../guest/index.ts';
+import { storeMount } from '../reconcile/guest-config.ts';
+
+const Unmount = Type.Object({ path: Type.String({ minLength: 1, maxLength: 1024 }) });
+/** The guest waits for uploads before it unmounts. */
+const MOUNT_MS = 45_000;
+const UNMOUNT_MS = 75_000;
+
+export interface StoreRoutes {
+  /** The agent of a sandbox that runs here; undefined when it does not. */
+  guest: (vmId: string) => Promise<GuestClient> | undefined;
+  /** Resolves with whether the proxy has the sandbox's stores, as control knows them now. */
+  serve: (vmId: string) => Promise<boolean>;
+}
+
+/** `POST /vms/:id/stores/mount` and `…/unmount`, from control, which has recorded the mount. 409 with what the guest says. */
+export function registerStores(app: FastifyInstance, { guest, serve }: StoreRoutes): void {
+  async function ask(vmId: string, work: (guest: GuestClient) => Promise<void>): Promise<object> {
+    try {
+      const found = await guest(vmId);
+      if (found === undefined) throw conflict('it does not run on this host');
+      await work(found);
+      return {};
+    } catch (error) {
+      if (!(error instanceof GuestError)) throw error;
+      const isOld = error.code === 'invalid' && error.message.startsWith('unknown method');
+      throw conflict(isOld ? 'it was started before an upgrade: stop and start it' : error.message);
+    }
+  }
+  app.post<{ Params: { id: string }; Body: Static<typeof GuestStore> }>(
+    '/vms/:id/stores/mount',
+    { schema: { body: GuestStore } },
+    async ({ params: { id }, body }) =>
+      await ask(id, async (found) => {
+        if (!(await serve(id))) throw conflict('its host does not know the object store yet: try again');
+        await found.mountStore(storeMount(body), { deadlineMs: MOUNT_MS });
+      }),
+  );
+  app.post<{ Params: { id: string }; Body: Static<typeof Unmount> }>(
+    '/vms/:id/stores/unmount',
+    { schema: { body: Unmount } },
+    async ({ params: { id }, body }) =>
+      await ask(id, (found) => found.unmountStore(body.path, { deadlineMs: UNMOUNT_MS })),
+  );
+}

@@ -1,0 +1,3 @@
+module releap/go-library
+
+go 1.19
