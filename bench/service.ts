@@ -24,9 +24,18 @@ export class MeasuredService implements AsyncDisposable {
     this.warmPool = warmPool;
   }
 
-  /** @param options.warmPool micro-VMs kept waiting; 0 for none */
-  static async start(options: { warmPool: number }): Promise<MeasuredService> {
-    const started = await Service.start({ RELEAP_WARM_POOL: String(options.warmPool) });
+  /** @param options.warmPool micro-VMs kept waiting; 0 for none. @param options.images built in; `busybox` is one of them */
+  static async start(options: {
+    warmPool: number;
+    images?: string[];
+    environment?: Record<string, string>;
+  }): Promise<MeasuredService> {
+    const { warmPool: pool, images = ['busybox'], environment } = options;
+    const started = await Service.start({
+      ...environment,
+      RELEAP_WARM_POOL: String(pool),
+      RELEAP_BUILTIN_IMAGES: images.join(','),
+    });
     const service = new MeasuredService(started, options.warmPool);
     try {
       service.#toolbox = await started.toolboxUrl();
@@ -48,15 +57,14 @@ export class MeasuredService implements AsyncDisposable {
     return id;
   }
 
-  /** A long poll until it runs. @throws when it does not */
+  /** Waits until it runs. @throws when it does not */
   async running(id: string): Promise<void> {
-    const { status, error } = await this.call<{ status: string; error: string | null }>(
-      'GET',
-      `/vms/${id}?wait_exact=running&timeout_ms=60000`,
-    );
+    const { status, error } = await this.service.waitFor(id, 'running');
     if (status !== 'running') {
       const said = this.service.output.slice(-5000);
-      throw new Error(`sandbox ${id} is ${status}: ${error ?? 'not in time'}\n${said}`);
+      throw new Error(
+        `sandbox ${id} is ${String(status)}: ${typeof error === 'string' ? error : 'not in time'}\n${said}`,
+      );
     }
   }
 

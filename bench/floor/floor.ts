@@ -9,13 +9,8 @@ import { createInterface, type Interface } from 'node:readline';
 import { EmptyExt4Store } from '../../packages/runner/src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../../packages/runner/src/disk/qcow2.ts';
 import { GUEST } from '../../packages/runner/src/network/address-plan.ts';
-import { DEFAULT_MACHINE_SIZE } from '../../packages/runner/src/runner.ts';
-import {
-  type BlockNode,
-  commandLine,
-  cpuModel,
-  placeholderNode,
-} from '../../packages/runner/src/vmm/command-line.ts';
+import { DEFAULT_MACHINE_SIZE } from '../../packages/runner/src/runner-options.ts';
+import { type BlockNode, commandLine, placeholderNode } from '../../packages/runner/src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../../packages/runner/src/vmm/device-model.ts';
 import type { SocketName } from '../../packages/runner/src/vmm/places.ts';
 import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/vmm-store.ts';
@@ -68,8 +63,18 @@ export class Floor implements AsyncDisposable {
 
   /** Restores `count` guests at once. @returns milliseconds of each until its `true` had answered */
   async restore(count = 1): Promise<number[]> {
+    return await this.#ask(String(count));
+  }
+
+  /** Restores a guest that stays until the floor ends. @returns runs `true` in it by its agent, and says how many milliseconds it took */
+  async hold(): Promise<() => Promise<number>> {
+    await this.#ask('hold');
+    return async () => (await this.#ask('true'))[0] ?? Number.NaN;
+  }
+
+  async #ask(line: string): Promise<number[]> {
     const answer = this.#line();
-    this.#process.stdin?.write(`${count}\n`);
+    this.#process.stdin?.write(`${line}\n`);
     return JSON.parse(await answer) as number[];
   }
 
@@ -124,7 +129,6 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   const all = commandLine({
     vmmVersion: vmm.version,
     accelerator,
-    cpuModel: cpuModel(accelerator),
     hardware: { deviceModel: DEVICE_MODEL, system: { path: SYSTEM_DISK, sha256: '' } },
     ...begins.shape,
     sharing: 'private',
@@ -138,6 +142,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
       initramfs: '',
       sockets: { qmp: socket('qmp'), agent: socket('agent'), console: socket('console') },
       tap: 'ifname=tap{slot},script=no,downscript=no',
+      share: () => '',
       root: '/',
     },
   });

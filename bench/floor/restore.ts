@@ -7,7 +7,8 @@
  *   unshare --net -- node restore.ts FOLDER      where FOLDER/floor.json is a `FloorMachine`
  *
  * Each line on standard input is a number: so many guests are restored at once. The answer is one line of JSON, the
- * milliseconds of each from the start of its QEMU to the answer of its `true`.
+ * milliseconds of each from the start of its QEMU to the answer of its `true`. After the line `hold`, one guest is restored and
+ * stays; each further line runs `true` in it, and the answer has the milliseconds from the request to the agent's answer.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
@@ -91,21 +92,13 @@ const migration = (message: Record<string, unknown>): boolean =>
   message['event'] === 'MIGRATION' &&
   (message['data'] as Record<string, unknown> | undefined)?.['status'] === 'completed';
 
-/** Talks to the agent: HELLO and the greeting in one go, then `true`; resolves with the answer to that. */
-async function runTrue(socket: Socket): Promise<void> {
-  const hello = frame(HELLO, 0, { protocol: 1, nonce: randomBytes(16).toString('hex') });
-  const identity = {
-    machine_id: randomBytes(16).toString('hex'),
-    clock_ns: (BigInt(Date.now()) * 1_000_000n).toString(),
-    entropy: randomBytes(64).toString('base64'),
-  };
-  socket.write(Buffer.concat([MAGIC, hello, frame(OPEN, 1, { ...machine.greeting, ...identity })]));
+/** The frames that an agent sends, from its HELLO on. Earlier bytes are of the connection over which the template was made. */
+async function* framesOf(socket: Socket): AsyncGenerator<{ type: number; stream: number; payload: string }> {
   let pending: Buffer = Buffer.alloc(0);
   let greeted = false;
   for await (const chunk of socket as AsyncIterable<Buffer>) {
     pending = Buffer.concat([pending, chunk]);
     if (!greeted) {
-      // Earlier bytes are of the connection over which the template was made.
       const at = pending.indexOf(MAGIC);
       if (at < 0) continue;
       pending = pending.subarray(at + MAGIC.length);
@@ -113,23 +106,67 @@ async function runTrue(socket: Socket): Promise<void> {
     }
     while (pending.length >= 9 && pending.length >= 9 + pending.readUInt32BE(0)) {
       const length = pending.readUInt32BE(0);
-      const type = pending.readUInt8(4);
-      const stream = pending.readUInt32BE(5);
       const payload = pending.subarray(9, 9 + length).toString('utf8');
+      yield { type: pending.readUInt8(4), stream: pending.readUInt32BE(5), payload };
       pending = pending.subarray(9 + length);
-      if (type === ERROR) throw new Error(`the agent answered ${payload}`);
-      if (type !== RESULT) continue;
-      if (stream === 1) socket.write(frame(OPEN, 3, { method: 'exec', shell: 'true', timeout_ms: 60_000 }));
-      else if ((JSON.parse(payload) as { exit_code: number }).exit_code === 0) return;
-      else throw new Error(`true answered ${payload}`);
     }
   }
-  throw new Error('the agent hung up');
+}
+
+/** Talks to the agent: one request at a time. */
+class Agent {
+  readonly #socket: Socket;
+  readonly #frames: ReturnType<typeof framesOf>;
+  #stream = -1;
+
+  constructor(socket: Socket) {
+    this.#socket = socket;
+    this.#frames = framesOf(socket);
+  }
+
+  /** HELLO and the greeting in one go; resolves when the agent has carried the greeting out. */
+  async greet(): Promise<void> {
+    const hello = frame(HELLO, 0, { protocol: 1, nonce: randomBytes(16).toString('hex') });
+    const identity = {
+      machine_id: randomBytes(16).toString('hex'),
+      clock_ns: (BigInt(Date.now()) * 1_000_000n).toString(),
+      entropy: randomBytes(64).toString('base64'),
+    };
+    this.#socket.write(Buffer.concat([MAGIC, hello, this.#open({ ...machine.greeting, ...identity })]));
+    await this.#result();
+  }
+
+  async runTrue(): Promise<void> {
+    this.#socket.write(this.#open({ method: 'exec', shell: 'true', timeout_ms: 60_000 }));
+    const answer = await this.#result();
+    if ((JSON.parse(answer) as { exit_code: number }).exit_code !== 0)
+      throw new Error(`true answered ${answer}`);
+  }
+
+  #open(request: object): Buffer {
+    this.#stream += 2;
+    return frame(OPEN, this.#stream, request);
+  }
+
+  async #result(): Promise<string> {
+    for (;;) {
+      const next = await this.#frames.next();
+      if (next.done === true) throw new Error('the agent hung up');
+      const { type, stream, payload } = next.value;
+      if (type === ERROR) throw new Error(`the agent answered ${payload}`);
+      if (type === RESULT && stream === this.#stream) return payload;
+    }
+  }
 }
 
 const running = new Set<ChildProcess>();
 
-async function restore(slot: number): Promise<number> {
+const since = (start: bigint): number => Number(process.hrtime.bigint() - start) / 1e6;
+const answer = (milliseconds: number[]): void =>
+  void process.stdout.write(`${JSON.stringify(milliseconds)}\n`);
+
+/** @param use what else is done with the guest before it ends */
+async function restore(slot: number, use?: (agent: Agent) => Promise<void>): Promise<number> {
   const at = (name: string): string => join(folder, `${slot}-${name}`);
   copyFileSync(machine.layer, at('scratch.qcow2'));
   const state = openSync(machine.state, 'r');
@@ -148,7 +185,7 @@ async function restore(slot: number): Promise<number> {
     sockets.push(socket);
     return socket;
   };
-  const guest = async (): Promise<number> => {
+  const guest = async (): Promise<{ took: number; agent: Agent }> => {
     const qmp = monitor(await open('qmp'));
     const loaded = qmp.line(migration);
     const continued = qmp.line(({ id }) => id === 'cont');
@@ -162,7 +199,7 @@ async function restore(slot: number): Promise<number> {
       },
       { execute: 'migrate-incoming', arguments: { uri: 'fd:3' } },
     );
-    const agent = await open('agent');
+    const agent = new Agent(await open('agent'));
     await loaded;
     const size = machine.resizeTo;
     qmp.send(
@@ -182,14 +219,17 @@ async function restore(slot: number): Promise<number> {
           ]),
       { execute: 'cont', id: 'cont' },
     );
-    await Promise.all([continued, runTrue(agent)]);
-    return Number(process.hrtime.bigint() - start) / 1e6;
+    await Promise.all([continued, agent.greet().then(() => agent.runTrue())]);
+    return { took: since(start), agent };
   };
   const late = new Promise<never>((_resolve, reject) => {
     setTimeout(() => reject(new Error('no answer in time')), ATTEMPT_DEADLINE_MS).unref();
   });
+  const died = exited.then(() => Promise.reject(new Error('QEMU ended')));
   try {
-    return await Promise.race([guest(), exited.then(() => Promise.reject(new Error('QEMU ended'))), late]);
+    const { took, agent } = await Promise.race([guest(), died, late]);
+    if (use !== undefined) await Promise.race([use(agent), died]);
+    return took;
   } catch (error) {
     const said = readFileSync(at('qemu.log'), 'utf8').slice(-1000);
     throw new Error(`the floor's guest ${slot}: ${(error as Error).message} ${said}`, { cause: error });
@@ -215,8 +255,19 @@ for (let slot = 0; slot < machine.slots; slot++) {
   execFileSync('ip', ['link', 'set', `tap${slot}`, 'up']);
 }
 process.stdout.write('ready\n');
-for await (const line of createInterface(process.stdin)) {
-  const count = Math.min(Number(line), machine.slots);
-  const took = await Promise.all(Array.from({ length: count }, (_, slot) => restore(slot)));
-  process.stdout.write(`${JSON.stringify(took)}\n`);
+const lines = createInterface(process.stdin)[Symbol.asyncIterator]();
+for (let line = await lines.next(); line.done !== true; line = await lines.next()) {
+  if (line.value !== 'hold') {
+    const count = Math.min(Number(line.value), machine.slots);
+    answer(await Promise.all(Array.from({ length: count }, (_, slot) => restore(slot))));
+    continue;
+  }
+  await restore(0, async (agent) => {
+    answer([]);
+    while ((await lines.next()).done !== true) {
+      const start = process.hrtime.bigint();
+      await agent.runTrue();
+      answer([since(start)]);
+    }
+  });
 }

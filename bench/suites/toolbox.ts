@@ -2,11 +2,12 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
+import { Floor } from '../floor/floor.ts';
 import { until } from '../processes.ts';
 import { type SuiteResult, summaryRows } from '../report.ts';
-import { MeasuredService } from '../service.ts';
+import { busyboxRoot, CACHE, MeasuredService } from '../service.ts';
 import { interleave, type RoundOptions, type Samples, summarize, timed } from '../statistics.ts';
-import type { Suite } from '../suite.ts';
+import { type Suite, suiteFolder } from '../suite.ts';
 
 /** Of a quick run, which only shows that all works. */
 const QUICK_MIB = 8;
@@ -21,7 +22,8 @@ const COPY_GOAL = 0.6;
 const FILES_GOAL_MS = 2000;
 
 const EXECUTE = 'process/execute';
-const EXEC_FLOOR = "a server in the guest that starts it, over the guest's network";
+const AGENT_EXEC = "the agent's exec over the same channel, of a guest that is restored by hand";
+const NETWORK_EXEC = "a server in the guest that starts it, over the guest's network";
 
 export const toolbox: Suite = async ({ samples, progress, signal }) => {
   const mib = samples === 1 ? QUICK_MIB : MIB;
@@ -59,17 +61,21 @@ export const toolbox: Suite = async ({ samples, progress, signal }) => {
     const answer = await fetch(`${base}/port/${EXEC_PORT}/in-use`, { headers });
     return ((await answer.json()) as { isInUse: boolean }).isInUse;
   });
-  const commands = await interleave(
-    {
-      [EXECUTE]: () => timed(() => service.runTrue(id)),
-      [EXEC_FLOOR]: () =>
-        timed(async () => {
-          const socket = connect({ host: address, port: EXEC_PORT });
-          socket.resume();
-          await once(socket, 'close');
-        }),
-    },
-    { ...rounds('true'), rounds: samples * 5 },
+  const commands = await withFloor(async (floor) =>
+    interleave(
+      {
+        [EXECUTE]: () => timed(() => service.runTrue(id)),
+        [AGENT_EXEC]: await floor.hold(),
+        [NETWORK_EXEC]: () =>
+          timed(async () => {
+            const socket = connect({ host: address, port: EXEC_PORT });
+            socket.resume();
+            await once(socket, 'close');
+          }),
+      },
+      // The emulator translates the code of a command in its first runs.
+      { ...rounds('true'), rounds: samples * 5, warmUp: samples === 1 ? 0 : 10 },
+    ),
   );
 
   const bytes = randomBytes(mib * 2 ** 20);
@@ -92,11 +98,16 @@ export const toolbox: Suite = async ({ samples, progress, signal }) => {
   );
 
   const content = randomBytes(FILE_BYTES);
-  const many = Array.from({ length: FILES }, (_, index) => `/tmp/many/${index}`);
+  let folders = 0;
+  let many: string[] = [];
   const bulk = await interleave(
     {
       [`upload of ${FILES} files`]: () =>
-        timed(async () => void (await post('files/bulk-upload', form(many.map((path) => [path, content]))))),
+        timed(async () => {
+          folders++;
+          many = Array.from({ length: FILES }, (_, index) => `/tmp/many-${folders}/${index}`);
+          await post('files/bulk-upload', form(many.map((path) => [path, content])));
+        }),
       [`download of ${FILES} files`]: () =>
         timed(async () =>
           drain(await post('files/bulk-download', JSON.stringify({ paths: many }), 'application/json')),
@@ -117,13 +128,18 @@ export const toolbox: Suite = async ({ samples, progress, signal }) => {
   const result: SuiteResult = {
     title: 'Toolbox',
     goal:
-      `\`true\` through the gateway at most ${EXEC_GOAL} × a process that a server in the guest starts for a connection. ` +
+      `\`true\` through the gateway at most ${EXEC_GOAL} × the agent's own exec. ` +
       `${mib} MiB through the toolbox daemon at least ${COPY_GOAL} of the throughput of a single file over the agent's channel. ` +
       `${FILES} files of ${FILE_BYTES / 1024} KiB in one request within ${FILES_GOAL_MS} ms.`,
     unit: 'ms',
     rows: summaryRows(taken),
     verdicts: [
-      ratio('process/execute, relative to the floor,', p50(EXECUTE) / p50(EXEC_FLOOR), EXEC_GOAL, false),
+      ratio(
+        "process/execute, relative to the agent's exec,",
+        p50(EXECUTE) / p50(AGENT_EXEC),
+        EXEC_GOAL,
+        false,
+      ),
       ratio(
         'throughput of bulk-upload, relative to a plain upload,',
         p50('files/upload (plain)') / p50('files/bulk-upload'),
@@ -139,13 +155,23 @@ export const toolbox: Suite = async ({ samples, progress, signal }) => {
       ...Object.keys(bulk).map((name) => ratio(`${name} in ms`, p50(name), FILES_GOAL_MS, false)),
     ],
     notes: [
-      'The floor of a command has no gateway, no control plane and no agent: BusyBox `nc` forks for each connection.',
+      'Each upload of many files is one of new files: to replace one takes ext4 longer, which writes its blocks at the rename.',
+      "The agent's exec is one request on its virtio-serial port, without a gateway, a runner and a control plane.",
+      'The server in the guest has no agent either: BusyBox `nc` forks for each connection. It starts no shell.',
       'A single file is written by the agent, files of a bulk request by the toolbox daemon, which reaches the agent over a socket.',
     ],
     samples: taken,
   };
   return [result];
 };
+
+/** With the means to restore a guest by hand, which ends with `use`. */
+async function withFloor<T>(use: (floor: Floor) => Promise<T>): Promise<T> {
+  await using folder = await suiteFolder();
+  const rootImage = await busyboxRoot();
+  await using floor = await Floor.start({ folder: folder.path, cacheDir: CACHE, rootImage, slots: 1 });
+  return await use(floor);
+}
 
 function form(files: readonly (readonly [path: string, content: Buffer<ArrayBuffer>])[]): FormData {
   const data = new FormData();
