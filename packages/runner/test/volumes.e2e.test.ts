@@ -138,6 +138,20 @@ print(one.execute('select count(*), sum(x) from t').fetchone())
     await runner.sh(ONE, `${steps} && git -C ../clone fsck && test -f /data/clone/file`);
   });
 
+  it('holds programs that run, in memory where others ran before', async () => {
+    const drop = 'echo 3 > /proc/sys/vm/drop_caches';
+    const count = `-c 'import json; print(len(json.dumps(list(range(1000)))))'`;
+    const round = `${drop}; python3 ${count}; ${drop}; /data/programs/python ${count}`;
+    await runner.sh(
+      ONE,
+      'mkdir /data/programs && cp "$(readlink -f "$(command -v python3)")" /data/programs/python',
+    );
+    assert.equal(
+      await runner.sh(ONE, `for i in 1 2 3 4 5; do ${round}; done; rm -r /data/programs`),
+      '4890\n'.repeat(10),
+    );
+  });
+
   it('shows each sandbox at once what another one writes', async () => {
     for (let round = 0; round < 5; round++) {
       await runner.sh(

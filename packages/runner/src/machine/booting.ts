@@ -92,7 +92,7 @@ export class Booting {
         boot: {
           kernel: platform.kernel.path,
           initramfs: platform.initramfs.path,
-          append: kernelAppend(platform),
+          append: kernelAppend(platform, { sharesFolders: true }),
         },
         shares: served,
         dir: folder,

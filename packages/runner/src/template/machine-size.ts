@@ -94,20 +94,24 @@ export function usableMib({ memMib, reservedMib = 0 }: GuestSize): number {
  * - mitigations guard against speculation, which emulated code does not do;
  * - the emulator's time-stamp counter is the host's, and the guest is told its frequency: a microvm has nothing but
  *   an emulated PIT to measure it by, and on a busy host that goes wrong (one boot in ten hung). For the same reason
- *   it is not watched: the watchdog has only the PIT's tick to compare with, and would leave the guest with that.
+ *   it is not watched: the watchdog has only the PIT's tick to compare with, and would leave the guest with that;
+ * - a guest that shares folders clears pages when it allocates them. QEMU translates code by page and learns from the guest's
+ *   writes that a translation is stale, but virtiofsd, another process, writes what a guest reads into its memory. Without
+ *   this a guest that maps a program would run what the page held before.
  */
-export function kernelAppend(platform: Platform): string {
+export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFolders: boolean }): string {
+  const emulated = platform.accelerator === 'tcg';
   const parts = [
     'console=ttyS0',
     'quiet',
-    'init_on_alloc=0',
+    `init_on_alloc=${emulated && sharesFolders ? 1 : 0}`,
     'panic=-1',
     'reboot=t',
     `releap.net=${platform.guestNet}`,
   ];
   const { systemDisk } = deviceModel(platform.hardware.deviceModel);
   if (systemDisk !== undefined) parts.push(`releap.system=${systemDisk}`);
-  if (platform.accelerator === 'tcg') {
+  if (emulated) {
     parts.push('mitigations=off');
     if (platform.tscKhz !== undefined) parts.push(`tsc_early_khz=${platform.tscKhz}`, 'tsc=nowatchdog');
   }
@@ -132,7 +136,7 @@ export function templateKey(platform: Platform, shape: MachineSize): string {
     vmm: platform.vmm.version,
     kernel: platform.kernel.sha256,
     initramfs: platform.initramfs.sha256,
-    append: kernelAppend(platform),
+    append: kernelAppend(platform, { sharesFolders: false }),
     mac: platform.mac,
     vcpus: shape.vcpus,
     memMib: shape.memMib,

@@ -53,7 +53,7 @@ export async function makeTemplate(
     boot: {
       kernel: platform.kernel.path,
       initramfs: platform.initramfs.path,
-      append: kernelAppend(platform),
+      append: kernelAppend(platform, { sharesFolders: false }),
     },
     memoryFd: memory.fd,
     dir: folder,
