@@ -5,6 +5,8 @@ import { createInterface } from 'node:readline';
 import type { Failure, Results } from './results.ts';
 
 const OUTPUT_MAX = 4_000;
+/** Of the tests of a package, which are done in half a minute by a machine that does nothing else. */
+const TIMEOUT = '15m';
 /** A program that says what a module uses of the library that is newer than its `go` directive. */
 const LIBRARY_CHECK = path.join(import.meta.dirname, '../../go-library');
 
@@ -28,7 +30,7 @@ export async function goTests(
   const started = performance.now();
   const folder = path.join(repository, module);
   const env = { ...process.env, CGO_ENABLED: '0', GOTOOLCHAIN: 'local', GOFLAGS: '-mod=mod' };
-  const child = spawn(go, ['test', '-json', '-timeout', '3m', './...'], {
+  const child = spawn(go, ['test', '-json', '-timeout', TIMEOUT, './...'], {
     cwd: folder,
     env,
     stdio: ['ignore', 'pipe', 'inherit'],
