@@ -77,7 +77,15 @@ describe('handlers on this machine', () => {
 
 interface Stats {
   billed_credits: string;
-  functions: { name: string; total: number; succeeded: number; cold: number; warm: number; sum_ms: number }[];
+  functions: {
+    name: string;
+    total: number;
+    succeeded: number;
+    shed: number;
+    cold: number;
+    warm: number;
+    sum_ms: number;
+  }[];
 }
 
 describe('handlers in instances', () => {
@@ -95,8 +103,16 @@ describe('handlers in instances', () => {
     const env = { ...process.env, RELEAP_HOME: service.home };
     return (await run(RLP, args, { env, timeout: 300_000 })).stdout;
   }
+  /** A busy machine may take longer to start an instance than a call waits. */
+  const inTime = (...args: string[]): Promise<string> =>
+    eventually('a call that finds capacity', () =>
+      rlp(...args).catch((error: Error & { stderr?: string }) => {
+        if (/no instance had capacity/.test(error.stderr ?? '')) return undefined;
+        throw error;
+      }),
+    );
   const sum = async (name: string): Promise<unknown> =>
-    JSON.parse(await rlp('fn', 'invoke', name, '[1, 2, 3]'));
+    JSON.parse(await inTime('fn', 'invoke', name, '[1, 2, 3]'));
 
   test('in Python and as a shell script: deploy, call, output, numbers and cost', async () => {
     const shell = await examples('sh');
@@ -107,7 +123,7 @@ describe('handlers in instances', () => {
       'sum-shell v1\n',
     );
     assert.deepEqual(await sum('sum-shell'), { sum: 6 });
-    assert.deepEqual(JSON.parse(await rlp('fn', 'spawn', 'sum-shell', '[4, 5]', '--wait')), { sum: 9 });
+    assert.deepEqual(JSON.parse(await inTime('fn', 'spawn', 'sum-shell', '[4, 5]', '--wait')), { sum: 9 });
     await rlp('fn', 'deploy', 'sum-python', '--image', 'debian', '--', 'python3', '-c', python);
     assert.deepEqual(await sum('sum-python'), { sum: 6 });
     assert.deepEqual(await sum('sum-python'), { sum: 6 });
@@ -117,10 +133,13 @@ describe('handlers in instances', () => {
     // Gateways report calls that have ended within a second.
     const { numbers, cost } = await eventually('both calls are recorded', async () => {
       const stats = JSON.parse(await rlp('fn', 'stats', '--json')) as Stats;
-      const found = stats.functions.find(({ name, total }) => name === 'sum-python' && total >= 2);
+      const found = stats.functions.find(({ name, succeeded }) => name === 'sum-python' && succeeded >= 2);
       return found && { numbers: found, cost: stats.billed_credits };
     });
-    assert.deepEqual([numbers.total, numbers.succeeded, numbers.cold, numbers.warm], [2, 2, 1, 1]);
+    assert.deepEqual(
+      [numbers.total - numbers.shed, numbers.succeeded, numbers.cold, numbers.warm],
+      [2, 2, 1, 1],
+    );
     assert.ok(numbers.sum_ms > 0);
     assert.ok(Number(cost) > 0);
   });

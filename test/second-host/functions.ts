@@ -72,7 +72,8 @@ chmod +x /www/cgi-bin/index.cgi && exec httpd -f -p $RLP_FN_PORT -h /www`,
     assert.equal(answer.status, 200, text);
     return { text, cold: answer.headers.get('x-rlp-cold') === '1' };
   };
-  const had = await call();
+  // A busy machine may take longer to start an instance than a call waits.
+  const had = await eventually('a call that is answered', call, PATIENCE_MS);
   assert.match(had.text, /^[0-9a-f-]{36}$/);
 
   const having = async (): Promise<string[]> => {

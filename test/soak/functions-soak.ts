@@ -10,6 +10,8 @@ import { deployEcho, readInvocation } from '../support/echo-function.ts';
 const MAP_MAX = 1000;
 /** Longest time of the whole queue, for a machine that does other things. */
 const PATIENCE_MS = 3_600_000;
+/** How often calls are repeated for which there was no capacity. */
+const SHED_TRIES = 10;
 
 export interface FunctionsSoakOptions {
   name: string;
@@ -37,25 +39,36 @@ export async function soakFunctions(service: Service, options: FunctionsSoakOpti
     return version?.template_state === 'published';
   });
   const expected = new Map<string, number>();
-  for (let at = 0; at < spawns; at += MAP_MAX) {
-    const payloads = Array.from({ length: Math.min(MAP_MAX, spawns - at) }, (_, n) => at + n);
-    const { status, body } = await service.call<{ invocation_ids: string[] }>('POST', `/fns/${name}/map`, {
-      payloads,
-    });
-    assert.equal(status, 200, JSON.stringify(body));
-    for (const [n, id] of body.invocation_ids.entries()) expected.set(id, at + n);
-  }
-  let killed = 0;
-  const waiting = new Set(expected.keys());
+  const waiting = new Set<string>();
+  /** Payloads of calls for which no instance had capacity in time: that of an emulated guest on a busy machine may take longer. */
+  const shed: number[] = [];
   /** Of those that have ended otherwise. */
   const outcomes = new Map<string, number>();
+  let called = 0;
+  const call = async (numbers: readonly number[]): Promise<void> => {
+    for (let at = 0; at < numbers.length; at += MAP_MAX) {
+      const payloads = numbers.slice(at, at + MAP_MAX);
+      const { status, body } = await service.call<{ invocation_ids: string[] }>('POST', `/fns/${name}/map`, {
+        payloads,
+      });
+      assert.equal(status, 200, JSON.stringify(body));
+      for (const [n, id] of body.invocation_ids.entries()) {
+        expected.set(id, payloads[n] ?? assert.fail('more ids than payloads'));
+        waiting.add(id);
+      }
+    }
+    called += numbers.length;
+  };
+  await call(Array.from({ length: spawns }, (_, n) => n));
+  let killed = 0;
   const look = async (): Promise<void> => {
     for (const id of waiting) {
       const found = await readInvocation(service, id);
       // The oldest are first: those after it have hardly ended.
       if (!found.done) break;
       waiting.delete(id);
-      if (found.status !== 'succeeded')
+      if (found.status === 'shed') shed.push(expected.get(id) ?? assert.fail(id));
+      else if (found.status !== 'succeeded')
         outcomes.set(
           `${found.status}: ${found.error}`,
           (outcomes.get(`${found.status}: ${found.error}`) ?? 0) + 1,
@@ -73,21 +86,25 @@ export async function soakFunctions(service: Service, options: FunctionsSoakOpti
       onProgress?.(`killed ${role}: ${spawns - waiting.size} of ${spawns} have ended`);
     }
   }
-  await eventually(
-    'all have ended',
-    async () => {
-      await look();
-      if (waiting.size > 0) throw new Error(`${waiting.size} have not`);
-      return true;
-    },
-    PATIENCE_MS,
-  );
-  assert.deepEqual(Object.fromEntries(outcomes), {});
+  for (let tries = 0; ; tries += 1) {
+    await eventually(
+      'all have ended',
+      async () => {
+        await look();
+        if (waiting.size > 0) throw new Error(`${waiting.size} have not`);
+        return true;
+      },
+      PATIENCE_MS,
+    );
+    if (shed.length === 0 || tries === SHED_TRIES) break;
+    await call(shed.splice(0));
+  }
+  assert.deepEqual([Object.fromEntries(outcomes), shed], [{}, []]);
   // What is recorded twice is counted twice.
   const { body } = await service.call<{ functions: { total: number; succeeded: number }[] }>(
     'GET',
     `/fns/usage/report?fn=${name}`,
   );
-  assert.deepEqual([body.functions[0]?.total, body.functions[0]?.succeeded], [spawns, spawns]);
+  assert.deepEqual([body.functions[0]?.total, body.functions[0]?.succeeded], [called, spawns]);
   return killed;
 }
