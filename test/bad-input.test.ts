@@ -60,7 +60,7 @@ describe('bad input to a live service', () => {
       ...request,
     });
     assert.equal(made.status, 200, JSON.stringify(made.body));
-    const { body } = await service.call('GET', `/vms/${made.body.vm_id}?wait=running&timeout_ms=60000`);
+    const body = await service.waitFor(made.body.vm_id, 'failed');
     assert.equal(body['status'], 'failed', JSON.stringify(body));
     const job = await service.call('GET', `/jobs/${made.body.job_id}`);
     assert.equal(job.body['status'], 'failed');
@@ -263,9 +263,9 @@ describe('a full disk', () => {
     assert.ok(service);
     await fill(RESERVE_MIB - 10);
     const { body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
-    const vm = await service.call('GET', `/vms/${body.vm_id}?wait=running&timeout_ms=60000`);
-    assert.equal(vm.body['status'], 'failed');
-    assert.match(String(vm.body['error']), /disk.*full.*MiB/);
+    const vm = await service.waitFor(body.vm_id, 'failed');
+    assert.equal(vm['status'], 'failed', JSON.stringify(vm));
+    assert.match(String(vm['error']), /disk.*full.*MiB/);
     await service.untilNoTraceOf(body.vm_id);
     await rm(join(disk, 'ballast'));
     await service.remove((await service.create(SMALL)).id);
@@ -287,9 +287,9 @@ describe('a full disk', () => {
     });
     const { status, body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
     assert.equal(status, 200);
-    const vm = await service.call('GET', `/vms/${body.vm_id}?wait=running&timeout_ms=60000`);
-    assert.equal(vm.body['status'], 'failed', JSON.stringify(vm.body));
-    assert.match(String(vm.body['error']), /full|no space/i);
+    const vm = await service.waitFor(body.vm_id, 'failed');
+    assert.equal(vm['status'], 'failed', JSON.stringify(vm));
+    assert.match(String(vm['error']), /full|no space/i);
     await service.untilNoTraceOf(body.vm_id);
     await service.call('DELETE', `/vms/${gone}`);
     assert.equal((await service.waitFor(gone, 'deleted'))['status'], 'deleted');

@@ -240,7 +240,7 @@ describe('a hostile sandbox', () => {
 
   test('has its log of what it was denied after it has stopped, too', async () => {
     assert.equal((await service.call('POST', `/vms/${guest.id}/stop`)).status, 200);
-    await service.call('GET', `/vms/${guest.id}?wait_exact=stopped&timeout_ms=60000`);
+    assert.equal((await service.waitFor(guest.id, 'stopped'))['status'], 'stopped');
     const { status, body } = await service.call<{ denied: { address?: string; reason: string }[] }>(
       'GET',
       `/vms/${guest.id}/egress/denied?limit=200`,

@@ -305,9 +305,12 @@ describe('mounted object stores', () => {
       JSON.stringify(refused.body),
     );
     assert.equal(await ok('cd /mnt/models && cat later full quota'), 'later\nfull\nquota\n');
-    const { body: console } = await service.call<string>('GET', `/vms/${id}/logs`);
-    for (const said of [/later.*(SlowDown|503)/, /full.*(InsufficientStorage|507)/, /quota.*(Quota|403)/])
-      assert.match(JSON.stringify(console), said);
+    await eventually('what the console says of each', async () => {
+      const { body: console } = await service.call<string>('GET', `/vms/${id}/logs`);
+      for (const said of [/later.*(SlowDown|503)/, /full.*(InsufficientStorage|507)/, /quota.*(Quota|403)/])
+        assert.match(JSON.stringify(console), said);
+      return true;
+    });
     await change('pause', 'paused');
     assert.match(String((await mount({ object_store: 'all', mount_path: '/x' })).body['error']), /is paused/);
     await change('resume', 'running');

@@ -68,7 +68,7 @@ describe('an image from a real registry', () => {
       image,
     });
     assert.equal(status, 200, JSON.stringify(body));
-    const vm = (await service.call('GET', `/vms/${body.vm_id}?wait=running&timeout_ms=60000`)).body;
+    const vm = await service.waitFor(body.vm_id, 'failed');
     assert.equal(vm['status'], 'failed', JSON.stringify(vm));
     const job = await service.call('GET', `/jobs/${body.job_id}`);
     assert.equal(job.body['status'], 'failed');
@@ -168,7 +168,10 @@ describe('an image from a real registry', () => {
     const taken = await service.call<{ id: string }>('POST', `/vms/${ephemeral.id}/snapshots`, {
       name: 'of-large',
     });
-    await service.call('GET', `/snapshots/${taken.body.id}?wait=ready&timeout_ms=60000`);
+    await eventually('the snapshot', async () => {
+      const { body } = await service.call('GET', `/snapshots/${taken.body.id}?wait=ready&timeout_ms=60000`);
+      return body['status'] === 'ready';
+    });
     assert.ok((await files()).includes('root.squashfs'));
     await service.remove(ephemeral.id);
     assert.equal((await service.call('DELETE', `/snapshots/${taken.body.id}`)).status, 200);

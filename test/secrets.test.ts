@@ -48,7 +48,7 @@ describe('secrets and a registry that wants a password', () => {
   async function failure(): Promise<string> {
     const image = `${registry.host}/private/app:1`;
     const { body } = await service.call<{ vm_id: string }>('POST', '/vms', { ...SMALL, image });
-    const vm = (await service.call('GET', `/vms/${body.vm_id}?wait=running&timeout_ms=60000`)).body;
+    const vm = await service.waitFor(body.vm_id, 'failed');
     assert.equal(vm['status'], 'failed', JSON.stringify(vm));
     return String(vm['error']);
   }
@@ -92,7 +92,7 @@ describe('secrets and a registry that wants a password', () => {
     const root = await trusted(id);
     assert.match(new X509Certificate(root).subject, /^O=Releap\nCN=Releap egress root [0-9a-f]{8}$/);
     await service.call('POST', `/vms/${id}/stop`);
-    await service.call('GET', `/vms/${id}?wait_exact=stopped&timeout_ms=60000`);
+    assert.equal((await service.waitFor(id, 'stopped'))['status'], 'stopped');
     await service.call('POST', `/vms/${id}/start`);
     await service.waitFor(id, 'running');
     assert.equal(await inside(), placeholder);

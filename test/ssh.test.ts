@@ -293,9 +293,13 @@ describe('SSH, with the OpenSSH client', () => {
   test('a paused sandbox: said to its owner alone, and the next connection after the resume works', async () => {
     await service.call('POST', `/vms/${vm.id}/pause`);
     await service.waitFor(vm.id, 'paused');
-    const owner = await ssh('true');
-    assert.equal(owner.code, 255);
-    assert.match(owner.stderr, /is paused, and must be running/);
+    // Gateways hear of it after those who wait for it at the API.
+    await eventually('a refusal that says why', async () => {
+      const owner = await ssh('true');
+      assert.equal(owner.code, 255);
+      assert.match(owner.stderr, /is paused, and must be running/);
+      return true;
+    });
     const stranger = await run('ssh', sshArgs(`${vm.id}#rlp_x@127.0.0.1`, 'true'));
     assert.doesNotMatch(stranger.stderr, /paused/);
     await service.call('POST', `/vms/${vm.id}/resume`);
