@@ -165,7 +165,7 @@ test('a guest that is denied thousands of destinations fills its own log and no 
     ports,
     packets: [Buffer.from('x').toString('base64')],
     sockets: 4,
-    ms: 500,
+    ms: 2_000,
   });
   await quiet.ask('tcp', { host: '203.0.113.2', port: 80 });
   const entries = await deniedTo('flooder', 500);
