@@ -26,12 +26,13 @@
 // counts all that it names. changed counts paths that differ from the base. used_bytes is the data of files, without holes.
 // files are entries that are not folders. skipped are paths that cannot be committed (sockets, devices, too deep), at
 // most 100 of them. conflicts are as those of merge, of kind late-write: files that a sandbox wrote to after a merge had replaced
-// them. "same" says that the tree equals the base. Otherwise the commit is pending until accept makes
+// them, those of earlier commits too until accept. "same" says that the tree equals the base. Otherwise the commit is pending until accept makes
 // it the base; another commit forgets it, and is made against the same base. When more than 64 MiB of new packs are in DIR, it asks to store
 // the first ones, in lines {"store":BLOB}: upload the pack, and write its digest as a line to standard input. It waits when 128 MiB are
 // there, and removes what is stored. The result names these packs, too, and the tree may be the same after all.
 //
-// accept makes the pending commit the base. It prints {"root":DIGEST}, also if ROOT is the base already.
+// accept makes the pending commit the base, and forgets the conflicts that commands have printed so far: the caller has kept them. It prints
+// {"root":DIGEST}, also if ROOT is the base already.
 //
 // checkout makes DATA equal to the manifest and the manifest the base: {"root":DIGEST,"used_bytes":N,"files":N}. DATA is
 // empty or what an interrupted checkout has left; it must not be in use. A pack that it needs and that is not in DIR it asks for, in a line
@@ -44,8 +45,8 @@
 // [A-Za-z0-9._-]. Kinds of conflicts: `changed` (both have changed the file: theirs has the path, mine is kept_as, which is
 // PATH.conflict-SUFFIX), `type` (likewise, where one has a folder and the other has none), `deleted` (one has removed what the other has
 // changed: the changed one is at path, and kept_as is path), `attributes` (both have changed owner, mode or extended attributes: theirs are
-// taken, kept_as is path), `late-write`. A merge that is repeated with the same manifest after its end gives its conflicts
-// again. It asks for packs as checkout does: those of changed segments, and those with content that the tree does not have.
+// taken, kept_as is path), `late-write`. Conflicts of earlier merges are printed again until accept, as the answer of a command may be
+// lost. It asks for packs as checkout does: those of changed segments, and those with content that the tree does not have.
 package main
 
 import (
@@ -205,7 +206,11 @@ func runAccept(arguments []string, _ *dialog.Peer) (interface{}, error) {
 		return nil, err
 	}
 	defer kept.Close()
-	return accepted{printed(digest)}, kept.Accept(digest.String())
+	if err := kept.Accept(digest.String()); err != nil {
+		return nil, err
+	}
+	// The caller accepts a commit only when it has kept the conflicts of the commit and of merges before it.
+	return accepted{printed(digest)}, limbo.Told(kept)
 }
 
 type checkedOut struct {

@@ -207,19 +207,24 @@ describe('a runner that dies', () => {
     assert.equal((await child(crashes, b.id, id, 'fourth')).signal, 'SIGKILL');
     await writeFile(join(there.data, 'first'), 'first of a');
     await writeFile(join(there.data, 'third'), 'third');
+    await writeFile(join(there.data, 'fourth'), 'fourth of a');
     await a.copies.close(id, 's');
     const merging = ['volume:merged', ...(isNightly() ? ['volume:fetched', 'volume:committed'] : [])];
     for (const step of merging) await writeFile(join(crashes, step), '');
     assert.equal(await untilItLives(crashes, b.id, id, 'fourth'), merging.length + 1);
     await a.copies.open(id, 's', signal);
+    const { conflicts } = await detail(id);
+    const [conflict, ...more] = conflicts as { path: string; kept_as: string }[];
+    assert.ok(conflict);
+    assert.deepEqual([conflict.path, more], ['fourth', []]);
     assert.deepEqual(await tree(there.data), {
       first: 'first of a',
       second: 'second',
       third: 'third',
-      fourth: 'fourth',
+      fourth: 'fourth of a',
+      [conflict.kept_as]: 'fourth',
     });
     await a.copies.close(id, 's');
-    assert.deepEqual((await detail(id))['conflicts'], []);
   });
 });
 

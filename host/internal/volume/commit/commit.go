@@ -32,7 +32,7 @@ type Result struct {
 	Changed      uint64
 	Skipped      []Skipped
 	SkippedCount uint64
-	// Conflicts are files that a sandbox wrote to after a merge had replaced them.
+	// Conflicts are files that a sandbox wrote to after a merge had replaced them: all since the last commit that was accepted.
 	Conflicts []limbo.Conflict
 }
 
@@ -120,10 +120,7 @@ func (c *committer) run(root string) (*Result, error) {
 		c.removeWritten()
 		next.Digest, next.Bytes, next.Root, next.Lists = c.base.Digest, c.base.Bytes, c.base.Root, c.base.Lists
 		result.Changed = 0
-		if err := c.state.Replace(next); err != nil {
-			return nil, err
-		}
-		return result, limbo.Told(c.state)
+		return result, c.state.Replace(next)
 	}
 	data, err := next.Root.Encode()
 	if err != nil {
@@ -142,7 +139,7 @@ func (c *committer) run(root string) (*Result, error) {
 		return nil, err
 	}
 	failpoint.Reach("voltree-offered")
-	return result, limbo.Told(c.state)
+	return result, nil
 }
 
 // scans is how often a tree is scanned whose folders change meanwhile.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"releap/host/internal/failpoint"
 	"releap/host/internal/volume/lines"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/state"
@@ -83,7 +84,7 @@ func Each(kept *state.State, visit func(item *Item) error) error {
 // Sweep brings back files of limbo that were written to, and removes those that no process can write to any more. The conflicts are
 // those of earlier sweeps, too, until Told.
 func Sweep(kept *state.State, root int) ([]Conflict, error) {
-	s := sweep{root: root, folder: -1, late: filepath.Join(kept.Folder, lateFile)}
+	s := sweep{root: root, folder: -1, late: filepath.Join(kept.Folder, lateFile), known: map[Conflict]bool{}}
 	defer s.close()
 	if err := s.untold(); err != nil {
 		return nil, err
@@ -100,6 +101,11 @@ func Sweep(kept *state.State, root int) ([]Conflict, error) {
 	})
 	if err != nil || left == len(stays) {
 		return s.conflicts, err
+	}
+	if s.hasRescued { // the list is the only one that names them where they were
+		if err := unix.Syncfs(root); err != nil {
+			return nil, err
+		}
 	}
 	path := filepath.Join(kept.Folder, listFile)
 	if left == 0 {
@@ -124,7 +130,8 @@ func Sweep(kept *state.State, root int) ([]Conflict, error) {
 	return s.conflicts, err
 }
 
-// lateFile has the conflicts that no command has reported yet: what comes after a sweep may fail.
+// lateFile has the conflicts of sweeps until the caller is known to have them: what comes after a sweep may fail, and the answer of a
+// command may be lost.
 const lateFile = "late.jsonl"
 
 // lateLine has paths as bytes, which JSON has in base64.
@@ -137,13 +144,20 @@ func (s *sweep) untold() error {
 	return lines.Read(s.late, func(line []byte) error {
 		var read lateLine
 		if json.Unmarshal(line, &read) == nil {
-			s.conflicts = append(s.conflicts, Conflict{string(read.Path), string(read.Kept), Late})
+			s.note(Conflict{string(read.Path), string(read.Kept), Late})
 		}
 		return nil
 	})
 }
 
-// Told says that the conflicts of Sweep are about to be reported.
+func (s *sweep) note(conflict Conflict) {
+	if !s.known[conflict] {
+		s.known[conflict] = true
+		s.conflicts = append(s.conflicts, conflict)
+	}
+}
+
+// Told forgets the conflicts of Sweep: the caller has kept them, or a journal has.
 func Told(kept *state.State) error {
 	if err := os.Remove(filepath.Join(kept.Folder, lateFile)); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -152,11 +166,13 @@ func Told(kept *state.State) error {
 }
 
 type sweep struct {
-	late      string
-	root      int
-	folder    int
-	path      string
-	conflicts []Conflict
+	late       string
+	root       int
+	folder     int
+	path       string
+	conflicts  []Conflict
+	known      map[Conflict]bool
+	hasRescued bool
 }
 
 func (s *sweep) close() {
@@ -196,20 +212,28 @@ func (s *sweep) item(item *Item) (stays bool, err error) {
 	if stat.Ctime == item.Ctime { // links and FIFOs are not written to
 		return false, unix.Unlinkat(s.folder, item.Name, 0)
 	}
-	where, err := Rescue(s.root, s.folder, item.Name, string(item.Path), item.Suffix)
+	where, err := Rescue(s.root, s.folder, item.Name, string(item.Path), item.Suffix, func(where string) error {
+		return s.announce(item.Path, where)
+	})
 	if err != nil {
 		return true, err
 	}
-	s.conflicts = append(s.conflicts, Conflict{string(item.Path), where, Late})
+	s.hasRescued = true
+	s.note(Conflict{string(item.Path), where, Late})
+	return false, nil
+}
+
+// announce records a conflict, durably, before the tree shows it: afterwards nothing tells the file from any other.
+func (s *sweep) announce(path []byte, where string) error {
 	out, err := lines.Append(s.late)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer out.Close()
-	if err := out.Add(lateLine{item.Path, []byte(where)}); err != nil {
-		return false, err
+	if err := out.Add(lateLine{path, []byte(where)}); err != nil {
+		return err
 	}
-	return false, out.Sync()
+	return out.Sync()
 }
 
 // release removes the file if it has been in limbo for a while, no process has it open for writing, and it was not changed.
@@ -235,14 +259,15 @@ func release(folder int, item *Item) (bool, error) {
 }
 
 // Rescue moves something out of limbo to a free name beside a path, and gives that name's path. Folders on the way to it that are gone
-// are made again.
-func Rescue(root, folder int, name, path, suffix string) (string, error) {
+// are made again. Before is called with each path that is tried.
+func Rescue(root, folder int, name, path, suffix string, before func(kept string) error) (string, error) {
 	parent, reached, last, err := makeParents(root, path)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(parent)
-	free, err := MoveAside(folder, name, parent, last, suffix, nil)
+	free, err := MoveAside(folder, name, parent, last, suffix, func(free string) error { return before(tree.Join(reached, free)) })
+	failpoint.Reach("voltree-rescued")
 	return tree.Join(reached, free), err
 }
 
@@ -286,16 +311,17 @@ var ErrTaken = errors.New("the name is taken")
 func MoveAside(from int, name string, to int, last, suffix string, before func(free string) error) (string, error) {
 	for attempt := 1; attempt < attemptsMax; attempt++ {
 		free := Aside(last, suffix, attempt)
-		if before != nil {
-			err := before(free)
-			if errors.Is(err, ErrTaken) {
-				continue
-			}
-			if err != nil {
-				return "", err
-			}
+		if _, err := tree.Lstat(to, free); err == nil {
+			continue
 		}
-		err := unix.Renameat2(from, name, to, free, unix.RENAME_NOREPLACE)
+		err := before(free)
+		if errors.Is(err, ErrTaken) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		err = unix.Renameat2(from, name, to, free, unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EEXIST) {
 			continue
 		}

@@ -200,22 +200,35 @@ func (m *merger) aside(from int, name string, s *spot, kind string) error {
 	if slash := strings.LastIndexByte(s.path, '/'); slash > 0 {
 		folder = s.path[:slash]
 	}
-	tried := false
+	announce := m.announcer(s.path, kind)
 	_, err := limbo.MoveAside(from, name, s.folder, s.name, m.suffix, func(free string) error {
 		if number, err := m.numberOf(tree.Join(folder, free)); err != nil {
 			return err
 		} else if number >= 0 {
 			return limbo.ErrTaken
 		}
-		if tried {
+		return announce(tree.Join(folder, free))
+	})
+	return err
+}
+
+// announcer records a conflict with each name that is tried, before a file has that name, and takes back the one before.
+func (m *merger) announcer(path, kind string) func(kept string) error {
+	hasAdded := false
+	return func(kept string) error {
+		if hasAdded {
 			if err := m.journal.drop(); err != nil {
 				return err
 			}
 		}
-		tried = true
-		return m.journal.add(limbo.Conflict{Path: s.path, Kept: tree.Join(folder, free), Kind: kind})
-	})
-	return err
+		conflict := limbo.Conflict{Path: path, Kept: kept, Kind: kind}
+		// A merge that was interrupted may have recorded it.
+		hasAdded = !m.journal.known[conflict]
+		if !hasAdded {
+			return nil
+		}
+		return m.journal.add(conflict)
+	}
 }
 
 // fileOf makes the path a file, link, FIFO or whiteout.

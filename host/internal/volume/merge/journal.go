@@ -17,12 +17,26 @@ type journal struct {
 	path      string
 	out       *lines.Writer
 	head      journalHead
+	earlier   []limbo.Conflict
 	conflicts []limbo.Conflict
 	known     map[limbo.Conflict]bool
 	// Paths from which something of mine has gone aside.
 	aside map[string]bool
 	// isDone: the merge's manifest has become the base.
 	isDone bool
+}
+
+// all gives those of before, too.
+func (j *journal) all() []limbo.Conflict {
+	var all []limbo.Conflict
+	known := map[limbo.Conflict]bool{}
+	for _, conflict := range append(append(all, j.earlier...), j.conflicts...) {
+		if !known[conflict] {
+			known[conflict] = true
+			all = append(all, conflict)
+		}
+	}
+	return all
 }
 
 func (j *journal) note(conflict limbo.Conflict) {
@@ -46,6 +60,8 @@ type journalHead struct {
 	// Stamp begins the names of this merge's files in limbo.
 	Stamp string `json:"stamp"`
 	Paths int    `json:"paths"`
+	// Earlier conflicts, of which no accepted commit has told.
+	Earlier []conflictLine `json:"earlier,omitempty"`
 }
 
 // conflictLine has paths as bytes, which JSON has in base64.
@@ -53,6 +69,22 @@ type conflictLine struct {
 	Path []byte `json:"path"`
 	Kept []byte `json:"kept"`
 	Kind string `json:"kind"`
+}
+
+func lineOf(conflict limbo.Conflict) conflictLine {
+	return conflictLine{[]byte(conflict.Path), []byte(conflict.Kept), conflict.Kind}
+}
+
+func (l *conflictLine) conflict() limbo.Conflict {
+	return limbo.Conflict{Path: string(l.Path), Kept: string(l.Kept), Kind: l.Kind}
+}
+
+func linesOf(conflicts []limbo.Conflict) []conflictLine {
+	list := make([]conflictLine, 0, len(conflicts))
+	for _, conflict := range conflicts {
+		list = append(list, lineOf(conflict))
+	}
+	return list
 }
 
 func emptyJournal(kept *state.State) *journal {
@@ -66,7 +98,9 @@ func readJournal(kept *state.State) (*journal, error) {
 	err := lines.Read(j.path, func(line []byte) error {
 		at++
 		if at == 0 {
-			return json.Unmarshal(line, &j.head)
+			err := json.Unmarshal(line, &j.head)
+			j.setEarlier()
+			return err
 		}
 		if at <= j.head.Paths {
 			return nil
@@ -79,7 +113,7 @@ func readJournal(kept *state.State) (*journal, error) {
 		case read.Kind == dropped && len(j.conflicts) > 0:
 			j.forgetLast()
 		default:
-			j.note(limbo.Conflict{Path: string(read.Path), Kept: string(read.Kept), Kind: read.Kind})
+			j.note(read.conflict())
 		}
 		return nil
 	})
@@ -87,6 +121,12 @@ func readJournal(kept *state.State) (*journal, error) {
 		return nil, err
 	}
 	return j, nil
+}
+
+func (j *journal) setEarlier() {
+	for i := range j.head.Earlier {
+		j.earlier = append(j.earlier, j.head.Earlier[i].conflict())
+	}
 }
 
 // eachPath visits the paths in order.
@@ -112,6 +152,7 @@ func (j *journal) eachPath(visit func(number int, path string) error) error {
 func newJournal(kept *state.State, head journalHead, path func(number int) (string, error), conflicts []limbo.Conflict) (*journal, error) {
 	j := emptyJournal(kept)
 	j.head = head
+	j.setEarlier()
 	var err error
 	if j.out, err = lines.Replace(j.path); err != nil {
 		return nil, err
@@ -144,7 +185,7 @@ func (j *journal) reopen() (err error) {
 
 // add records a conflict before the tree shows it.
 func (j *journal) add(conflict limbo.Conflict) error {
-	err := j.line(conflictLine{[]byte(conflict.Path), []byte(conflict.Kept), conflict.Kind})
+	err := j.line(lineOf(conflict))
 	if err == nil {
 		j.note(conflict)
 	}

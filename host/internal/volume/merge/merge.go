@@ -68,7 +68,7 @@ func Merge(o Options, peer *dialog.Peer) (*Result, error) {
 		m.removeStaged()
 		return nil, err
 	}
-	return &Result{m.applied, m.journal.conflicts}, nil
+	return &Result{m.applied, m.journal.all()}, nil
 }
 
 // merger is one merge.
@@ -155,14 +155,14 @@ func (m *merger) close() {
 }
 
 func (m *merger) run(late []limbo.Conflict) error {
-	before, err := m.recover()
+	interrupted, earlier, err := m.recover()
 	if err != nil {
 		return err
 	}
-	conflicts := append(before, late...)
+	earlier = append(earlier, late...)
 	digest := m.source.Blob.Digest.String()
 	if m.base.Digest == digest {
-		return m.repeated(digest, conflicts)
+		return m.repeated(digest, append(earlier, interrupted...))
 	}
 	if err := m.compare(); err != nil {
 		return err
@@ -171,9 +171,9 @@ func (m *merger) run(late []limbo.Conflict) error {
 		return err
 	}
 	m.stamps = make([]stamp, len(m.changes))
-	head := journalHead{Root: digest, Suffix: m.suffix, Stamp: fmt.Sprintf("%s-%x", digest[:8], time.Now().UnixNano()), Paths: len(m.changes)}
+	head := journalHead{Root: digest, Suffix: m.suffix, Stamp: fmt.Sprintf("%s-%x", digest[:8], time.Now().UnixNano()), Paths: len(m.changes), Earlier: linesOf(earlier)}
 	path := func(number int) (string, error) { return m.pathAt(&m.changes[number]) }
-	if m.journal, err = newJournal(m.state, head, path, conflicts); err != nil {
+	if m.journal, err = newJournal(m.state, head, path, interrupted); err != nil {
 		return err
 	}
 	if err := limbo.Told(m.state); err != nil { // the journal has them
@@ -218,15 +218,9 @@ func (m *merger) run(late []limbo.Conflict) error {
 }
 
 // repeated answers a merge whose answer was lost: the conflicts are those of then.
-func (m *merger) repeated(digest string, conflicts []limbo.Conflict) error {
-	before, err := readJournal(m.state)
-	if err != nil {
-		return err
-	}
-	if before != nil && before.head.Root == digest {
-		conflicts = append(before.conflicts, conflicts...)
-	}
-	if m.journal, err = newJournal(m.state, journalHead{Root: digest, Suffix: m.suffix, Stamp: "none"}, nil, conflicts); err != nil {
+func (m *merger) repeated(digest string, conflicts []limbo.Conflict) (err error) {
+	head := journalHead{Root: digest, Suffix: m.suffix, Stamp: "none", Earlier: linesOf(conflicts)}
+	if m.journal, err = newJournal(m.state, head, nil, nil); err != nil {
 		return err
 	}
 	if err := limbo.Told(m.state); err != nil {

@@ -16,19 +16,26 @@ type leftover struct {
 	number int
 }
 
-// recover clears up after a merge that was interrupted, and gives its conflicts.
-func (m *merger) recover() ([]limbo.Conflict, error) {
+// recover clears up after a merge that was interrupted, and gives its conflicts, and those of merges before it whose answers may be lost:
+// no commit has been accepted since.
+func (m *merger) recover() (interrupted, earlier []limbo.Conflict, err error) {
 	before, err := readJournal(m.state)
-	if err != nil || before == nil || before.isDone || before.head.Root == m.base.Digest {
-		return nil, err
+	if err != nil || before == nil {
+		return nil, nil, err
+	}
+	if before.head.Root == m.base.Digest {
+		return nil, before.all(), nil
+	}
+	if before.isDone {
+		return nil, nil, nil
 	}
 	left, err := m.leftovers(before)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// Conflicts that are found on the way are added to its journal.
 	if err := before.reopen(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer before.close()
 	m.journal = before
@@ -52,7 +59,7 @@ func (m *merger) recover() ([]limbo.Conflict, error) {
 		})
 	})
 	m.journal = nil
-	return m.existing(before.conflicts), err
+	return m.existing(before.conflicts), before.earlier, err
 }
 
 // leftovers removes what was never swapped in, and gives what was swapped out and is not in the list of limbo, by number.

@@ -86,11 +86,8 @@ func (m *merger) settleOne(name, path string, expected *expectation) (*limbo.Ite
 	if item != nil || err != nil {
 		return item, err
 	}
-	kept, err := limbo.Rescue(m.root, m.limbo, name, path, m.suffix)
-	if err != nil {
-		return nil, err
-	}
-	return nil, m.conflict(path, kept, limbo.Changed)
+	_, err = limbo.Rescue(m.root, m.limbo, name, path, m.suffix, m.announcer(path, limbo.Changed))
+	return nil, err
 }
 
 // settled gives the item of a file that has what is expected; nil if it has not.

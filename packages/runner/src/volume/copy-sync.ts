@@ -146,10 +146,7 @@ export class CopySync {
       voltree.merge(paths, manifest, `${hostName}-${head.number}`, this.#fetch, signal),
     );
     failpoint('volume:merged');
-    await this.#copy.save({
-      base: baseOf(head),
-      conflicts: [...this.#copy.record().conflicts, ...conflicts],
-    });
+    await this.#copy.save({ base: baseOf(head), conflicts: this.#withConflicts(conflicts) });
     await rm(paths.incoming, { recursive: true, force: true });
     const ms = Math.round(performance.now() - startedAt);
     const facts = { volume: volumeId, manifest: head.number, applied, conflicts: conflicts.length, ms };
@@ -231,8 +228,16 @@ export class CopySync {
   }
 
   async #noteConflicts(conflicts: readonly MergeConflict[]): Promise<void> {
-    if (conflicts.length === 0) return;
-    await this.#copy.save({ conflicts: [...this.#copy.record().conflicts, ...conflicts] });
+    const all = this.#withConflicts(conflicts);
+    if (all.length > this.#copy.record().conflicts.length) await this.#copy.save({ conflicts: all });
+  }
+
+  /** voltree repeats conflicts until a commit is accepted, and until then they are in the record. */
+  #withConflicts(found: readonly MergeConflict[]): MergeConflict[] {
+    const { conflicts } = this.#copy.record();
+    const key = ({ path, kept_as, kind }: MergeConflict): string => JSON.stringify([path, kept_as, kind]);
+    const known = new Set(conflicts.map(key));
+    return [...conflicts, ...found.filter((one) => !known.has(key(one)))];
   }
 
   #noteSkipped({ skipped, skipped_count: count }: TreeCommit): void {

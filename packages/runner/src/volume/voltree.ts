@@ -25,7 +25,7 @@ const Scanned = {
   /** Files that cannot be committed (sockets, devices, too deep): at most 100. */
   skipped: Type.Array(Type.Object({ path: Type.String(), reason: Type.String() })),
   skipped_count: Count,
-  /** Files that a sandbox has written to after a merge had replaced them. Not repeated by the next commit. */
+  /** Files that a sandbox has written to after a merge had replaced them: all since the last `accept`. */
   conflicts: Type.Optional(Conflicts),
 };
 
@@ -80,7 +80,7 @@ export class Voltree {
     return await command('commit', args, signal, { store });
   }
 
-  /** Makes the pending commit the base; nothing, if it is the base. */
+  /** Makes the pending commit the base, if it is not. Conflicts that were returned are not returned again: they must be kept. */
   async accept({ state }: VolumePaths, root: string, signal: AbortSignal): Promise<void> {
     await command('accept', ['--state', state, root], signal);
   }
@@ -101,7 +101,7 @@ export class Voltree {
 
   /**
    * Applies what differs between the base and a manifest, which is the base then. Sandboxes may write meanwhile. It
-   * fetches as a checkout does.
+   * fetches as a checkout does. Conflicts are repeated until `accept`.
    * @param name ends the names of files that were changed on both sides
    */
   async merge(
