@@ -308,6 +308,12 @@ describe('an image that was built from a Dockerfile', () => {
       return rowCount === 1;
     };
     assert.equal(await isNeeded(), true);
+    // No handler listens from here on, so that the next version stays pending.
+    for (const runner of [builder, there])
+      runner.options.script = (assignment, self) => {
+        self.deaf.add(assignment.vm_id);
+        return obedient(assignment, self);
+      };
     const next = await deploy('localhost:5000/app:2');
     assert.equal(await isNeeded(), true);
     const states = createVersionStates(world.database, createEventBus(quiet));
