@@ -23,9 +23,7 @@ let gateway: GatewayClient;
 let functions = 0;
 
 before(async () => {
-  world = await startWorld({
-    limits: { functionLeaseMs: 1_000, functionGraceMs: 300, functionListenMs: 1_500, sweepMs: 100 },
-  });
+  world = await startWorld();
   home = await host();
 });
 beforeEach(async () => {
