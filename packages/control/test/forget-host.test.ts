@@ -13,11 +13,11 @@ import { credentialOf, joinAs } from '@releap/testing/credentials';
 import { startSignedInWorld } from '@releap/testing/issuer';
 import {
   create,
+  lose as disconnectLost,
   obedient,
   startWorld,
   until,
   waitFor,
-  host,
   hosts,
   type Answer,
   type World,
@@ -38,10 +38,9 @@ const forget = (id = stage.runner.id): Promise<Answer> => world.operator('DELETE
 
 /** As if it had been silent for longer than the deadline. */
 async function lose(on: World = world, runner = stage.runner): Promise<void> {
-  runner.drop();
-  await until(async () => (await host(on, runner.id))?.status !== 'online');
+  await disconnectLost(on, runner);
   await on.database.pool.query(
-    `update runners set status = 'lost', ready = false, last_seen_at = now() - interval '2 minutes' where id = $1`,
+    `update runners set last_seen_at = now() - interval '2 minutes' where id = $1`,
     [runner.id],
   );
 }

@@ -5,6 +5,7 @@ import { toAssignment } from '@releap/testing/runner-messages';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import {
   CAPTURED,
+  lose,
   startWorld,
   takesSnapshots,
   until,
@@ -221,9 +222,9 @@ describe('POST /vms from a snapshot', () => {
     await drain('drain');
     assert.match((await restore(from)).body.error, /its host [0-9a-f-]+ is being drained$/);
     await drain('undrain');
-    await world.database.pool.query(`update runners set status = 'lost' where id = $1`, [stage.runner.id]);
+    await lose(world, stage.runner);
     assert.match((await restore(from)).body.error, /its host [0-9a-f-]+ has not been heard from since/);
-    await world.database.pool.query(`update runners set status = 'online' where id = $1`, [stage.runner.id]);
+    await stage.runner.connect();
   });
 
   it('waits for the host that has the snapshot, and says so when that does not connect in time', async () => {

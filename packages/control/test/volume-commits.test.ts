@@ -5,7 +5,7 @@ import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { newUuid, type ApiError } from '@releap/contract';
 import { credentialOf } from '@releap/testing/credentials';
-import { host, until, waitFor, type World } from '@releap/testing/world';
+import { host, lose, until, waitFor, type World } from '@releap/testing/world';
 import { insertAttachments } from '../src/volumes/attachments.ts';
 import {
   digestOf,
@@ -126,7 +126,7 @@ describe('attached volumes', () => {
   });
 
   it('prefer the host that has them mounted, however full it is', async () => {
-    const other = await world.runner();
+    await using _other = await world.runner();
     await world.call('POST', '/volumes', { name: 'near' });
     const first = await world.call('POST', '/vms', {
       image: 'busybox',
@@ -144,7 +144,6 @@ describe('attached volumes', () => {
       assert.equal((await waitFor(world.call, body.vm_id, 'running')).runner_id, runner_id);
     }
     await remove(...vms);
-    await other[Symbol.asyncDispose]();
   });
 });
 
@@ -326,13 +325,13 @@ describe('what is not committed', () => {
     assert.equal((await detail(name)).error_reason, undefined);
     assert.equal((await host(world, a.runner.id))?.uncommitted_volumes, 1);
     assert.equal((await host(world, b.runner.id))?.uncommitted_volumes, 0);
-    await world.database.pool.query(`update runners set status = 'lost' where id = $1`, [a.runner.id]);
+    await lose(world, a.runner);
     assert.equal((await b.call('POST', `/internal/volumes/${id}/open`)).body.uncommitted, false);
     const lost = `the host ${a.runner.id} is lost; its changes since 2026-01-02T03:04:05Z are not committed`;
     assert.equal((await detail(name)).error_reason, lost);
     const { volumes } = (await world.call('GET', '/volumes')).body;
     assert.equal(volumes.find((one: { id: string }) => one.id === id).error_reason, lost);
-    await world.database.pool.query(`update runners set status = 'online' where id = $1`, [a.runner.id]);
+    await a.runner.connect();
     await a.report(id, { number: 1, dirty_since: '2026-01-02T03:04:05Z', error: 'the store is full' });
     assert.match((await detail(name)).error_reason, /reports: the store is full; its changes since 2026/);
     await a.report(id, { number: 1 });

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newUuid, VolumeManifest, type ApiError } from '@releap/contract';
-import { until, type World } from '@releap/testing/world';
+import { lose, until, type World } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
 import { createChangeNotifier } from '../src/events/change-notifier.ts';
 import { requestCommit } from '../src/volumes/commit-request.ts';
@@ -63,9 +63,9 @@ describe('commits of a volume', () => {
     await remove(...vms);
     assert.equal((await world.call('POST', path)).status, 200);
     await a.report(id, { number: 2, dirty_since: '2026-01-02T03:04:05Z', commit: 2 });
-    await world.database.pool.query(`update runners set status = 'lost' where id = $1`, [a.runner.id]);
+    await lose(world, a.runner);
     const lost = await world.call('POST', path);
-    await world.database.pool.query(`update runners set status = 'online' where id = $1`, [a.runner.id]);
+    await a.runner.connect();
     assert.equal(lost.status, 409);
     assert.match(lost.body.error, /is lost, with changes since 2026-01-02T03:04:05/);
     assert.equal((await world.call('POST', '/volumes/none/commit')).status, 404);
