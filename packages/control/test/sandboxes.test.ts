@@ -110,8 +110,12 @@ describe('GET /vms/:id', () => {
     assert.equal((await waiting).body.status, 'deleted');
   });
 
-  it('returns a wait for running on deleting too, and a wait_exact only on its own status', async () => {
+  it('returns a wait for running on deleting too, and a wait_exact only on its own status', async (t) => {
     const quiet = await world.runner({ region: 'here', script: silent });
+    t.after(async () => {
+      await quiet[Symbol.asyncDispose]();
+      runner = await world.runner();
+    });
     await runner[Symbol.asyncDispose]();
     await until(async () => (await hosts(world)).filter((one) => one.ready).length === 1);
     const vm = await create(world.call, world);
@@ -135,8 +139,6 @@ describe('GET /vms/:id', () => {
       [(await failing).body.status, (await failing).body.error],
       ['failed', 'registry says no'],
     );
-    await quiet[Symbol.asyncDispose]();
-    runner = await world.runner();
   });
 
   it('lets hundreds wait for one sandbox, and wakes all of them', async () => {
@@ -178,7 +180,7 @@ describe('a long poll', () => {
     const note = (warning: Error): number => warnings.push(warning.message);
     process.on('warning', note);
     try {
-      const wait = world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=20000`);
+      const wait = world.call('GET', `/vms/${vm.id}?wait_exact=deleted&timeout_ms=120000`);
       for (let n = 0; n < 8; n++) {
         await world.call('POST', `/vms/${vm.id}/stop`);
         await waitFor(world.call, vm.id, 'stopped');
