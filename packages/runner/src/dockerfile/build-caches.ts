@@ -11,6 +11,7 @@ import { existsSync } from 'node:fs';
 import { chown, mkdir, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
+import { KeyedSemaphore } from '../budget/keyed-semaphore.ts';
 import { Semaphore } from '../budget/semaphore.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { run } from '../process/index.ts';
@@ -52,8 +53,8 @@ export interface CacheDisk extends AsyncDisposable {
 
 export class BuildCaches {
   readonly #options: BuildCachesOptions;
-  /** By project, of those in use. */
-  readonly #users = new Map<string, { turns: Semaphore; count: number }>();
+  /** By project: one user of its files at a time. */
+  readonly #users = new KeyedSemaphore();
   readonly #tidying: NodeJS.Timeout;
   /** Two at once would each free the space that is needed. */
   readonly #tidies = new Semaphore(1);
@@ -88,7 +89,7 @@ export class BuildCaches {
 
   /** @param project its UUID @param signal aborted while it waits for another build of the project: it gives up */
   async open(project: string, signal: AbortSignal): Promise<CacheDisk> {
-    const turn = await this.#enter(project, signal);
+    const turn = await this.#users.enter(project, signal);
     const [kept, path] = [this.#file(project, 'disk'), this.#file(project, 'used')];
     const create = async (): Promise<void> => {
       await this.#finished.remove(project);
@@ -134,7 +135,7 @@ export class BuildCaches {
    */
   async #whileUnused(project: string, remove: () => Promise<void>): Promise<boolean> {
     if (this.#users.has(project)) return false;
-    using _turn = await this.#enter(project);
+    using _turn = await this.#users.enter(project);
     await remove();
     return true;
   }
@@ -151,29 +152,6 @@ export class BuildCaches {
       await rm(this.#file(project, 'used'), { force: true });
       if (!existsSync(this.#file(project, 'disk'))) await this.#finished.remove(project);
     });
-  }
-
-  /** The turn of one user of a project's files; others wait until it is disposed of. */
-  async #enter(project: string, signal?: AbortSignal): Promise<Disposable> {
-    const user = this.#users.get(project) ?? { turns: new Semaphore(1), count: 0 };
-    this.#users.set(project, user);
-    user.count += 1;
-    const leave = (): void => {
-      user.count -= 1;
-      if (user.count === 0) this.#users.delete(project);
-    };
-    try {
-      const permit = await user.turns.enter(signal);
-      return {
-        [Symbol.dispose]: () => {
-          permit[Symbol.dispose]();
-          leave();
-        },
-      };
-    } catch (error) {
-      leave();
-      throw error;
-    }
   }
 
   async #isUsable(path: string): Promise<boolean> {

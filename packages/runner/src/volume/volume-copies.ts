@@ -1,6 +1,6 @@
 import { mkdir, readdir } from 'node:fs/promises';
 import type { VolumeAssignment } from '@releap/contract/runner';
-import { Semaphore } from '../budget/semaphore.ts';
+import { KeyedSemaphore } from '../budget/keyed-semaphore.ts';
 import { spaceOf } from '../disk/space-watch.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
 import { readRecord } from './copy-record.ts';
@@ -37,8 +37,11 @@ export class VolumeCopies {
   #timer: NodeJS.Timeout | undefined;
   #onChange: (volumeId: string) => void = () => undefined;
   #evicting: Promise<void> = Promise.resolve();
-  /** What moves the folder of a copy, or begins to use it, by volume. */
-  readonly #placing = new Map<string, Semaphore>();
+  /**
+   * By volume: what moves the folder of its copy, or begins to use it. Two objects of one copy would write its record and its
+   * tree as if it were new.
+   */
+  readonly #placing = new KeyedSemaphore();
 
   constructor(options: VolumeCopiesOptions) {
     this.#options = options;
@@ -78,7 +81,7 @@ export class VolumeCopies {
    * @throws with the reason when it cannot be mounted
    */
   async open(volumeId: string, sandboxId: string, signal: AbortSignal): Promise<{ data: string }> {
-    const { opened } = await this.#placed(volumeId, async () => {
+    const { opened } = await this.#placing.run(volumeId, async () => {
       // Control names it again when it wants a sandbox with it.
       await this.#restore(volumeId);
       // Not awaited: the copy is in use, or will be, before anything else may move it.
@@ -127,7 +130,7 @@ export class VolumeCopies {
 
   /** Moves a copy into the quarantine. @returns false when a sandbox uses it or there is none */
   async park(volumeId: string): Promise<boolean> {
-    return await this.#placed(volumeId, async () => {
+    return await this.#placing.run(volumeId, async () => {
       const copy = this.#copies.get(volumeId);
       if (copy !== undefined && !(await copy.release())) return false;
       this.#copies.delete(volumeId);
@@ -137,7 +140,7 @@ export class VolumeCopies {
 
   /** Takes a copy back from the quarantine, if one is there. */
   async restore(volumeId: string): Promise<boolean> {
-    return await this.#placed(volumeId, () => this.#restore(volumeId));
+    return await this.#placing.run(volumeId, () => this.#restore(volumeId));
   }
 
   async #restore(volumeId: string): Promise<boolean> {
@@ -180,17 +183,6 @@ export class VolumeCopies {
     if (record === undefined) return await copy.remove();
     await copy.recover();
     this.#copies.set(volumeId, copy);
-  }
-
-  /** One after the other: two objects of one copy would write its record and its tree as if it were new. */
-  async #placed<T>(volumeId: string, work: () => Promise<T>): Promise<T> {
-    const turn = this.#placing.get(volumeId) ?? new Semaphore(1);
-    this.#placing.set(volumeId, turn);
-    try {
-      return await turn.run(work);
-    } finally {
-      if (turn.hasFree && turn.waiting === 0) this.#placing.delete(volumeId);
-    }
   }
 
   get #copyOptions(): VolumeCopyOptions {
