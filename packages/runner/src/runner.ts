@@ -118,7 +118,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       spare: (signal) => admission.spare(signal),
       log: log.child({ part: 'network' }),
     }),
-    findVolumeProblem(join(buildDir, 'virtiofsd/current')),
+    findVolumeProblem(buildDir),
   ]);
   if (volumeProblem !== undefined) log.warn(`this host cannot mount volumes: ${volumeProblem}`);
   const identity = await ControlIdentity.open({
