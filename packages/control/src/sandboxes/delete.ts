@@ -1,12 +1,15 @@
+import type { SandboxRow } from '@releap/database';
 import { SANDBOX_DELETED, type Snapshots } from '../snapshots/snapshots.ts';
 import type { RestartContext } from '../scheduler/restart.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import { changeSandbox } from './change.ts';
 
-export interface DeleteContext extends RestartContext {
+interface DeletionContext {
   scheduler: Pick<Scheduler, 'capacityReleased'>;
   snapshots: Pick<Snapshots, 'sandboxesEnded'>;
 }
+
+export type DeleteContext = RestartContext & DeletionContext;
 
 /**
  * Deletes a sandbox, in any status.
@@ -19,8 +22,19 @@ export async function deleteSandbox(
   projectId: string,
 ): Promise<{ id: string; region: string }> {
   const { id, region, status, moved } = await changeSandbox(context, 'delete', shownId, projectId);
-  // A deleted pending sandbox may have blocked others in the queue.
-  if (moved && status === 'deleted') context.scheduler.capacityReleased();
-  if (moved) await context.snapshots.sandboxesEnded([id], SANDBOX_DELETED);
+  if (moved) await followDeletion(context, [{ id, status }]);
   return { id, region };
+}
+
+/** To be called after the event `delete` has been applied. @param moved sandboxes that it moved, with their new status */
+export async function followDeletion(
+  { scheduler, snapshots }: DeletionContext,
+  moved: readonly Pick<SandboxRow, 'id' | 'status'>[],
+): Promise<void> {
+  // A deleted pending sandbox may have blocked others in the queue.
+  if (moved.some(({ status }) => status === 'deleted')) scheduler.capacityReleased();
+  await snapshots.sandboxesEnded(
+    moved.map(({ id }) => id),
+    SANDBOX_DELETED,
+  );
 }

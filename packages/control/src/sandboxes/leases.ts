@@ -9,8 +9,8 @@ import {
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import type { Planes } from '../http/planes.ts';
-import { SANDBOX_DELETED } from '../snapshots/snapshots.ts';
 import { readSandboxId } from './change.ts';
+import { followDeletion } from './delete.ts';
 
 /** In a transaction with the insert of the sandbox. */
 const INSERT = statement(
@@ -70,14 +70,8 @@ type Context = Pick<ControlContext, 'database' | 'lifecycle' | 'snapshots' | 'sc
  * Deletes the sandboxes whose lease has expired. Not in the first moments of a server: clients could not renew anything
  * while there was none.
  */
-export function leaseExpiry({
-  database,
-  lifecycle,
-  snapshots,
-  scheduler,
-  limits,
-  log,
-}: Context): () => Promise<void> {
+export function leaseExpiry(context: Context): () => Promise<void> {
+  const { database, lifecycle, limits, log } = context;
   const since = performance.now() + limits.leaseGraceMs;
   return async () => {
     if (performance.now() < since) return;
@@ -89,13 +83,9 @@ export function leaseExpiry({
       expired.filter(({ status }) => !ENDED.has(status)).map(({ id }) => ({ id, error })),
     );
     for (const { id } of moved) log.info({ vm: id }, 'deleted a sandbox whose lease has expired');
-    await snapshots.sandboxesEnded(
-      moved.map(({ id }) => id),
-      SANDBOX_DELETED,
-    );
+    await followDeletion(context, moved);
     // Only now: until then, the lease is what makes another attempt delete the sandbox.
     await queryAll(database.pool, REMOVE, [expired.map(({ id }) => id)]);
-    if (moved.some(({ status }) => status === 'deleted')) scheduler.capacityReleased();
   };
 }
 
