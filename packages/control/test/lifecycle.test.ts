@@ -348,7 +348,13 @@ describe('PUT /vms/:id/lease', () => {
     assert.equal(renewed.status, 200, renewed.text);
     assert.equal(renewed.body.vm_id, left.id);
     assert.ok(new Date(renewed.body.lease_expires_at) < new Date(Date.now() + 3_000_000), renewed.text);
+    assert.equal((await read(left.id)).lease_expires_at, renewed.body.lease_expires_at);
+    assert.ok((await read(ended.id)).lease_expires_at);
     assert.deepEqual((await lease(ended.id, null)).body, { vm_id: ended.id, lease_expires_at: null });
+    assert.deepEqual(
+      [(await read(ended.id)).lease_expires_at, (await read(plain.id)).lease_expires_at],
+      [null, null],
+    );
     assert.deepEqual(
       [await leases(left.uuid), await leases(ended.uuid), await leases(plain.uuid)],
       [1, 0, 0],
@@ -356,8 +362,8 @@ describe('PUT /vms/:id/lease', () => {
     await expire(left.uuid);
     const gone = await world.call('GET', `/vms/${left.id}?wait_exact=deleting&timeout_ms=60000`);
     assert.deepEqual(
-      [gone.body.status, gone.body.error],
-      ['deleting', 'deleted because its lease expired: its client did not renew it'],
+      [gone.body.status, gone.body.error, gone.body.lease_expires_at],
+      ['deleting', 'deleted because its lease expired: its client did not renew it', null],
     );
     await until(async () => (await leases(left.uuid)) === 0);
     // It is given to one that had none, too.

@@ -38,12 +38,20 @@ export interface RecordRow {
   created_at: Date;
 }
 
-const GET = statement<RecordRow & { n: number }>(
+/** With what only reads of one sandbox have. */
+export interface DetailRow extends RecordRow {
+  /** Null once it is being deleted, too. */
+  lease_expires_at: Date | null;
+}
+
+const LEASE = `(select expires_at from sandbox_leases where sandbox_id = id and status not in ('deleting', 'deleted'))`;
+
+const GET = statement<DetailRow & { n: number }>(
   'sandbox-get',
   `select key.n, sandbox.*
      from jsonb_to_recordset($1::jsonb) as key(n integer, id uuid, project uuid, in_region text)
     cross join lateral (
-      select ${RECORD} from sandboxes where id = key.id and ${REACHABLE('key.project', 'key.in_region')} limit 1
+      select ${RECORD}, ${LEASE} as lease_expires_at from sandboxes where id = key.id and ${REACHABLE('key.project', 'key.in_region')} limit 1
     ) sandbox`,
 );
 
@@ -59,10 +67,10 @@ const LIST = newestFirst<RecordRow>('sandbox-list', {
   parameters: 1,
 });
 
-export type ReadRecord = (id: SandboxId, projectId: string) => Promise<RecordRow | undefined>;
+export type ReadRecord = (id: SandboxId, projectId: string) => Promise<DetailRow | undefined>;
 
 export function createRecordReader(on: Queryable): ReadRecord {
-  const read = createRowReader<{ id: string; project: string; in_region: string | null }, RecordRow>(on, GET);
+  const read = createRowReader<{ id: string; project: string; in_region: string | null }, DetailRow>(on, GET);
   return ({ uuid, region }, projectId) => read({ id: uuid, project: projectId, in_region: region });
 }
 
@@ -111,7 +119,11 @@ export function toRecord(row: RecordRow): SandboxRecord {
 }
 
 /** The public record of a single read, with further fields. */
-export function toDetail(row: RecordRow): SandboxRecord {
+export function toDetail(row: DetailRow): SandboxRecord {
   const source = row.forked_from;
-  return { ...toRecord(row), forked_from: source === null ? null : formatSandboxId(row.region, source) };
+  return {
+    ...toRecord(row),
+    forked_from: source === null ? null : formatSandboxId(row.region, source),
+    lease_expires_at: row.lease_expires_at?.toISOString() ?? null,
+  };
 }

@@ -30,7 +30,7 @@ import { forkSandbox } from './fork.ts';
 import { leaseRoutes } from './leases.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import { logRoutes } from './logs.ts';
-import { getFacts, listRecords, toDetail, toRecord, type RecordRow } from './queries.ts';
+import { getFacts, listRecords, toDetail, toRecord, type DetailRow } from './queries.ts';
 
 export interface SandboxRoutes extends CreateContext {
   lifecycle: Lifecycle;
@@ -116,8 +116,8 @@ export function sandboxRoutes(planes: Planes, context: SandboxRoutes): void {
     principal: Principal,
     query: SandboxGetQuery,
     abortSignal: () => AbortSignal,
-  ): Promise<RecordRow> {
-    const read = async (): Promise<RecordRow> => {
+  ): Promise<DetailRow> {
+    const read = async (): Promise<DetailRow> => {
       const row = await context.readRecord(id, principal.projectId);
       if (row === undefined) throw sandboxNotFound(shownId);
       return row;
