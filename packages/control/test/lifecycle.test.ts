@@ -353,7 +353,7 @@ describe('PUT /vms/:id/lease', () => {
     assert.deepEqual((await lease(ended.id, null)).body, { vm_id: ended.id, lease_expires_at: null });
     assert.deepEqual(
       [(await read(ended.id)).lease_expires_at, (await read(plain.id)).lease_expires_at],
-      [null, null],
+      [undefined, undefined],
     );
     assert.deepEqual(
       [await leases(left.uuid), await leases(ended.uuid), await leases(plain.uuid)],
@@ -363,7 +363,7 @@ describe('PUT /vms/:id/lease', () => {
     const gone = await world.call('GET', `/vms/${left.id}?wait_exact=deleting&timeout_ms=60000`);
     assert.deepEqual(
       [gone.body.status, gone.body.error, gone.body.lease_expires_at],
-      ['deleting', 'deleted because its lease expired: its client did not renew it', null],
+      ['deleting', 'deleted because its lease expired: its client did not renew it', undefined],
     );
     await until(async () => (await leases(left.uuid)) === 0);
     // It is given to one that had none, too.

@@ -198,10 +198,10 @@ export const SandboxRecord = Type.Object({
   region: Type.String(),
   forked_from: Type.Optional(nullable(Type.String(), 'Only in reads of one sandbox.')),
   lease_expires_at: Type.Optional(
-    nullable(
-      Type.String(),
-      'RFC 3339. Only in reads of one sandbox: when it is deleted unless its lease is renewed. Null: it has no lease.',
-    ),
+    Type.String({
+      description:
+        'RFC 3339. Only in reads of one sandbox that has a lease: when it is deleted unless the lease is renewed.',
+    }),
   ),
   spot: Type.Boolean(),
   spot_evicted_at: nullable(Type.String(), 'RFC 3339.'),

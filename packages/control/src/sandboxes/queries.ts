@@ -124,6 +124,6 @@ export function toDetail(row: DetailRow): SandboxRecord {
   return {
     ...toRecord(row),
     forked_from: source === null ? null : formatSandboxId(row.region, source),
-    lease_expires_at: row.lease_expires_at?.toISOString() ?? null,
+    ...(row.lease_expires_at !== null && { lease_expires_at: row.lease_expires_at.toISOString() }),
   };
 }
