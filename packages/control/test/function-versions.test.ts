@@ -11,6 +11,8 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
+import { newOrg } from './support/billing.ts';
+import { insertFunction } from './support/function-versions.ts';
 
 let world: World;
 let runner: ScriptedRunner;
@@ -163,23 +165,43 @@ it('says what requests wait for while the outcome takes long', async () => {
   await isClean(name);
 });
 
+/** No instance is taken for a leftover, and no handler fails, while the machine is busy. */
+async function restart(functionLeaseMs = 600_000): Promise<void> {
+  await world.restart({
+    limits: { functionLeaseMs, functionListenMs: 600_000, functionGraceMs: 600_000, sweepMs: 100 },
+  });
+  await until(() => runner.closeCode !== undefined);
+  await runner.connect();
+}
+
 it('another server continues with the instance of one that was killed', async () => {
-  const restart = async (): Promise<void> => {
-    // The instance must not be taken for a leftover while the machine is busy, and the other server has it soon.
-    await world.restart({
-      limits: { functionLeaseMs: 1_000, functionListenMs: 600_000, functionGraceMs: 600_000 },
-    });
-    await until(() => runner.closeCode !== undefined);
-    await runner.connect();
-  };
-  await restart();
+  await restart(1_000);
   script = deaf;
   const name = await deploy();
   await until(async () => (await attempts(name))[0]?.status === 'running');
   script = obedient;
-  await restart();
+  await restart(1_000);
   runner.deaf.clear();
   assert.equal((await tried(name)).template_state, 'published');
   assert.equal((await attempts(name)).length, 1);
   await isClean(name);
+});
+
+it('versions of one organization whose handlers do not listen do not hold up those of others', async () => {
+  await restart();
+  script = deaf;
+  const names: string[] = [];
+  for (let count = 0; count < 6; count++) names.push(await deploy());
+  const begun = async (): Promise<number> => (await Promise.all(names.map(attempts))).flat().length;
+  await until(async () => (await begun()) >= 3);
+  script = obedient;
+  const { projectId } = await newOrg(world.database);
+  const { versionId } = await insertFunction(world, { project: projectId, state: 'pending' });
+  await until(async () => {
+    const { rows } = await world.database.pool.query(
+      'select template_state from function_versions where id = $1',
+      [versionId],
+    );
+    return rows[0]?.template_state === 'published';
+  });
 });

@@ -30,7 +30,10 @@ const LACKING = `select i.version_id, r.id as runner_id, i.created_at
       select 1 from function_template_failures x
        where x.version_id = i.version_id and x.runner_id = r.id and x.machine = ${MACHINE('r')} and x.retry_at > now())`;
 
-/** Pending versions that no server tries, and those that need another template, oldest first. $1 this server, $2 most */
+/**
+ * Pending versions that no server tries, and those that need another template: the oldest of each organization, then the next ones.
+ * $1 this server, $2 most
+ */
 const DUE = statement<DueVersion>(
   'function-versions-due',
   `with lacking as (select distinct on (version_id) version_id, runner_id from (${LACKING}) as l order by version_id, created_at desc)
@@ -41,7 +44,7 @@ const DUE = statement<DueVersion>(
       and not exists (select 1 from function_instances i join sandboxes s on s.id = i.sandbox_id
                        where i.version_id = v.id and i.purpose = 'probe' and i.lease_until > now() and i.gateway_id <> $1
                          and s.status not in ('deleting', 'deleted', 'failed', 'lost'))
-    order by v.created_at limit $2`,
+    order by row_number() over (partition by p.org_id order by v.created_at), v.created_at limit $2`,
 );
 
 /** The attempt that a server has begun and does not continue. $1 version, $2 this server, $3 lease in milliseconds */

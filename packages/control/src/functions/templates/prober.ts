@@ -11,7 +11,7 @@ import { createVersionStates } from '../version-states.ts';
 import { dueVersions, readSandbox, recordCapture, type DueVersion } from './attempts.ts';
 import { HandlerError, waitUntilListening } from './handler.ts';
 
-/** Versions that one server tries at a time. */
+/** Versions that one server tries at a time; of one organization one less, so that others need not wait for handlers that do not listen. */
 const CONCURRENT = 4;
 /** Versions without a server that one pass looks at. */
 const BATCH = 32;
@@ -74,7 +74,7 @@ export function createProber({
 >): Prober {
   const states = createVersionStates(database, events);
   const stop = new AbortController();
-  const trying = new Map<string, Promise<void>>();
+  const trying = new Map<string, { orgId: string; done: Promise<void> }>();
   /** When a version may be tried again, on the monotonic clock. */
   const notBefore = new Map<string, number>();
 
@@ -151,8 +151,10 @@ export function createProber({
     for (const [id, at] of notBefore) if (at <= now) notBefore.delete(id);
     for (const version of await dueVersions(database.pool, serverId, BATCH)) {
       if (stop.signal.aborted || trying.size >= CONCURRENT) return;
-      if (trying.has(version.id) || notBefore.has(version.id)) continue;
-      trying.set(version.id, tryVersion(version));
+      const { id, org_id: orgId } = version;
+      if (trying.has(id) || notBefore.has(id)) continue;
+      if ([...trying.values()].filter((one) => one.orgId === orgId).length >= CONCURRENT - 1) continue;
+      trying.set(id, { orgId, done: tryVersion(version) });
     }
   }
 
@@ -164,7 +166,7 @@ export function createProber({
     sweep,
     async [Symbol.asyncDispose]() {
       stop.abort(new Error('the server is stopping'));
-      await Promise.all(trying.values());
+      await Promise.all([...trying.values()].map(({ done }) => done));
     },
   };
 }
