@@ -118,6 +118,17 @@ test('a very deep body is no way to end the process', () => {
   );
 });
 
+test('any JSON is taken as it is, up to a thousand levels', () => {
+  const schema = Type.Object({ any: Type.Optional(Type.Unknown()) });
+  const nested = (levels: number): unknown => JSON.parse(`${'['.repeat(levels)}${']'.repeat(levels)}`);
+  for (const any of ['a\0b', '\ud800', { '\0': ['\0'] }, nested(1_000)])
+    assert.deepEqual(validate(schema, 'body', { any }), { any });
+  assert.match(
+    message(() => validate(schema, 'body', { any: nested(100_000) })),
+    /^any is nested too deep/,
+  );
+});
+
 test('nor is one of arrays: a malformed body is a validation error', () => {
   const deep = JSON.parse(`${'['.repeat(200_000)}${']'.repeat(200_000)}`) as unknown;
   for (const body of [deep, { image: 'busybox', ports: deep }, { image: 'busybox', volumes: [deep] }])

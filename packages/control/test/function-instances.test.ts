@@ -105,7 +105,10 @@ describe('a function for a gateway', () => {
       { ...(await ask(fn.name, key)), id: 0 },
       { type: 'refusal', id: 0, status: 404, error: `function "${fn.name}" not found` },
     );
-    assert.equal(refused(await ask('nothing', world.call.key)).status, 404);
+    for (const unknown of ['nothing', 'a\0b', '', 'ü', 'x'.repeat(128)]) {
+      assert.equal(refused(await ask(unknown, world.call.key)).status, 404, unknown);
+      assert.equal(refused(await ask(unknown, undefined, world.call.projectId)).status, 404, unknown);
+    }
     const building = await insertFunction(world, { current: false, state: 'building' });
     assert.match(refused(await ask(building.name, world.call.key)).error, /has no current version/);
   });

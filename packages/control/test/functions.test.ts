@@ -237,6 +237,40 @@ describe('functions', () => {
     assert.equal((await deploy(call, { name: 'too-many' })).status, 200);
   });
 
+  it('GET /fns/:name/versions: all of them, newest first; pages only for clients that ask for them', async () => {
+    const call = await world.stranger();
+    await deploy(call, {});
+    await world.database.pool.query(
+      `insert into function_versions (id, function_id, project_id, version, image_ref, root, handler, port, vcpus, mem_mib, scratch_mib,
+              env, snapshot_kind, timeout_s, scaledown_window_s, max_concurrency, template_state, created_at)
+       select gen_random_uuid(), f.id, project_id, n, 'busybox', '{}', '[]', 80, 1, 128, 64, jsonb_build_object('A', repeat('x', 1000)),
+              'pre_entrypoint', 1, 2, 1, 'published', now() + n * interval '1 millisecond'
+         from functions f, generate_series(2, 250) n where project_id = $1`,
+      [call.projectId],
+    );
+    const numbers = ({ body }: Answer): number[] =>
+      body.versions.map(({ version }: { version: number }) => version);
+    const all = await call('GET', '/fns/hello/versions');
+    assert.deepEqual(
+      numbers(all),
+      Array.from({ length: 250 }, (_, index) => 250 - index),
+    );
+    assert.equal(all.body.next_cursor, null);
+    const page = await call('GET', '/fns/hello/versions?limit=1000');
+    assert.equal(numbers(page).length, 200);
+    const rest = await call('GET', `/fns/hello/versions?cursor=${page.body.next_cursor}`);
+    assert.deepEqual([numbers(rest).at(0), numbers(rest).length, rest.body.next_cursor], [50, 50, null]);
+    // A list is bounded in bytes: two pages of 100 of these are more.
+    await world.database.pool.query(
+      `update function_versions set env = jsonb_build_object('A', repeat('x', 100000)) where project_id = $1`,
+      [call.projectId],
+    );
+    const large = await call('GET', '/fns/hello/versions');
+    assert.equal(numbers(large).length, 200);
+    const end = await call('GET', `/fns/hello/versions?cursor=${large.body.next_cursor}`);
+    assert.equal(numbers(end).length, 50);
+  });
+
   it('end with their project', async () => {
     const call = await world.stranger();
     await deploy(call, {});

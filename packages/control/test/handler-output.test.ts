@@ -67,7 +67,8 @@ describe('GET /fns/:name/logs', () => {
     const stranger = await world.stranger();
     assert.equal((await stranger('GET', `/fns/${fn.name}/logs`)).status, 404);
     assert.equal((await world.call('GET', '/fns/nonsense/logs')).status, 404);
-    assert.equal((await world.call('GET', `/fns/${fn.name}/logs?version=x`)).status, 400);
+    for (const version of ['x', '99999999999'])
+      assert.equal((await world.call('GET', `/fns/${fn.name}/logs?version=${version}`)).status, 400);
   });
 
   it('follows running instances and those that start later, across a host that drops the connection', async () => {

@@ -125,7 +125,14 @@ describe('GET /fns/:name/invocations', () => {
     assert.equal((await log('?limit=0')).limit, 1);
     assert.equal((await log('?limit=5000')).limit, 1000);
     assert.deepEqual((await log('?offset=1000')).invocations, []);
-    for (const bad of ['status=done', 'version=x', 'limit=x', 'offset=-1', 'offset=1e3'])
+    for (const bad of [
+      'status=done',
+      'version=x',
+      'version=99999999999',
+      'limit=x',
+      'offset=-1',
+      'offset=1e3',
+    ])
       assert.equal((await world.call('GET', `/fns/resize/invocations?${bad}`)).status, 400, bad);
   });
 });

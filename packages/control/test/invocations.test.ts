@@ -149,6 +149,27 @@ describe('map', () => {
     assert.deepEqual((await ended(ids[8] ?? '')).body.result, { n: 8, text: 'ä \u2028' });
   });
 
+  it('takes payloads of any JSON: with NUL, half a surrogate pair, and a thousand levels deep', async () => {
+    gateway.answer = (call) => handled(call, 'true');
+    const deep = (levels: number): string => `${'['.repeat(levels)}${']'.repeat(levels)}`;
+    const map = (payloads: readonly string[]): Promise<Answer> =>
+      world.call('POST', `/fns/${fn.name}/map`, `{"payloads":[${payloads.join()}]}`, {
+        headers: { 'content-type': 'application/json' },
+      });
+    const payloads = ['"a\\u0000b"', '"\\ud800"', '{"\\u0000":1}', deep(1_000)];
+    const answer = await map(payloads);
+    assert.equal(answer.status, 200, answer.text);
+    for (const [index, id] of (answer.body.invocation_ids as string[]).entries()) {
+      await ended(id);
+      assert.equal(gateway.callsOf(id)[0]?.body.toString(), payloads[index]);
+    }
+    for (const levels of [1_002, 100_000]) {
+      const refused = await map([deep(levels)]);
+      assert.equal(refused.status, 400);
+      assert.match(refused.body.error, /^payloads\[0\] is nested too deep: at most 1000 levels/);
+    }
+  });
+
   it('refuses none, more than 1,000, and one that is too large, and stores nothing of them', async () => {
     const rows = async (): Promise<number> =>
       (await world.database.pool.query('select from invocations')).rowCount ?? 0;

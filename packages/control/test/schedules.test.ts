@@ -33,7 +33,8 @@ describe('the schedules of a function', () => {
     (await world.call('GET', `/fns/${fn.name}/schedules`)).body.schedules;
 
   it('are created, listed newest first, and deleted', async () => {
-    const payload = { text: 'ä', list: [1, null] };
+    const deep = JSON.parse(`${'['.repeat(500)}${']'.repeat(500)}`) as unknown;
+    const payload = { text: 'ä', list: [1, null], 'any JSON': ['\0', '\ud800', deep] };
     const yearly = await add({ cron: '30 4 1 1 *', payload });
     assert.equal(yearly.status, 200, yearly.text);
     const { id, next_run_at, ...rest } = yearly.body;

@@ -6,9 +6,9 @@
  * - `null` for an optional field means that it is absent, which is how many clients write it; unless the schema allows null, where it
  *   means something else.
  * - Query and path parameters are text and are converted to the schema's type.
- * - Text that PostgreSQL cannot store (NUL characters, unpaired surrogates) is refused.
+ * - Text that PostgreSQL cannot store (NUL characters, unpaired surrogates) is refused, except in fields for any JSON (`Type.Unknown`).
  */
-import type { Static, TSchema } from 'typebox';
+import { IsUnknown, type Static, type TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
 import { Errors } from 'typebox/value';
 import { ApiError, badRequest } from './errors.ts';
@@ -73,6 +73,7 @@ interface Place {
 }
 
 function clean(node: SchemaNode, value: unknown, at: Place): unknown {
+  if (at.part === 'body' && IsUnknown(node)) return checkDepth(value, at);
   if (typeof value === 'string') {
     checkText(value, at);
     return at.part === 'body' ? value : convert(node, value);
@@ -89,8 +90,21 @@ function clean(node: SchemaNode, value: unknown, at: Place): unknown {
   );
 }
 
-/** Deep enough for every field; values without a schema are copied no deeper. */
+/** Deep enough for every field. */
 const MAX_DEPTH = 32;
+
+/** Of any JSON (`Type.Unknown`), which is only passed on: JSON.stringify is recursive. */
+const MAX_FREE_DEPTH = 1_000;
+
+function checkDepth(value: unknown, at: Place): unknown {
+  let level = [value];
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > MAX_FREE_DEPTH)
+      throw badRequest(`${nameOf(at)} is nested too deep: at most ${MAX_FREE_DEPTH} levels`);
+    level = level.flatMap((one) => (one !== null && typeof one === 'object' ? Object.values(one) : []));
+  }
+  return value;
+}
 
 function* knownEntries(
   node: SchemaNode,

@@ -87,10 +87,13 @@ export const functionOperations = {
     path: '/fns/:name/versions',
     tag: 'Functions',
     summary: 'List the versions of a function, newest first',
+    description:
+      'Without `limit` and `cursor` all versions; `next_cursor` is set if they are larger than about ' +
+      `${BOUNDS.functionVersionListBytes / (1024 * 1024)} MiB.`,
     security: 'workload',
     params: FunctionParams,
     query: PageQuery,
-    success: { status: 200, response: { description: 'One page.', schema: FunctionVersionList } },
+    success: { status: 200, response: { description: 'One page, or all.', schema: FunctionVersionList } },
     errors: { 400: 'The cursor is malformed.', 404: unknownFunction },
   },
   updateFunctionConfig: {

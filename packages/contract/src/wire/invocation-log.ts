@@ -12,12 +12,15 @@ const Time = (description: string) => Type.String({ format: 'date-time', descrip
 const Count = (description: string) => Type.Integer({ minimum: 0, description });
 const Ms = (description: string) => nullable(Type.Number({ minimum: 0 }), description);
 
+/** A filter. */
+const version = (description: string) => Type.Integer({ minimum: 0, maximum: BOUNDS.int32, description });
+
 export const InvocationLogItem = Type.Object(INVOCATION_FIELDS);
 export type InvocationLogItem = Static<typeof InvocationLogItem>;
 
 export const InvocationLogQuery = Type.Object({
   status: Type.Optional(Type.Enum(INVOCATION_STATUSES, { description: 'Only those with this status.' })),
-  version: Type.Optional(Type.Integer({ description: 'Only those that this version served.' })),
+  version: Type.Optional(version('Only those that this version served.')),
   limit: Type.Optional(
     Type.Integer({
       default: DEFAULTS.pageSize,
@@ -48,7 +51,7 @@ export const FunctionLogQuery = Type.Object({
       description: 'Keep the response open and send new output, also of instances that start later.',
     }),
   ),
-  version: Type.Optional(Type.Integer({ description: 'Only instances of this version.' })),
+  version: Type.Optional(version('Only instances of this version.')),
 });
 
 const FROM_INCLUSIVE = 'RFC 3339, inclusive.';

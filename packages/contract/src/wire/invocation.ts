@@ -55,7 +55,7 @@ export const MapRequest = Type.Object({
     minItems: 1,
     maxItems: BOUNDS.mapPayloads,
     description:
-      'Any JSON values without NUL characters. Each is the body of one invocation, with the content type `application/json`. ' +
+      'Any JSON values, at most 1,000 levels deep. Each is the body of one invocation, with the content type `application/json`. ' +
       'Numbers are read as double-precision: send larger integers as strings.',
   }),
 });

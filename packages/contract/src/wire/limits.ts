@@ -95,6 +95,8 @@ export const BOUNDS = {
   functionsPerProject: 10_000,
   /** Names and values of the environment of a function in total, in bytes: lists of versions show it. */
   functionEnvBytes: 128 * 1024,
+  /** A list of all versions of a function ends with the page that exceeds this, in bytes. */
+  functionVersionListBytes: 16 * 1024 * 1024,
   /** A text part of a multipart deploy, in bytes: a configuration with the largest environment, escaped. */
   functionFieldBytes: 1024 * 1024,
   handlerArguments: 256,

@@ -19,7 +19,7 @@ export const ScheduleCreateRequest = Type.Object({
   payload: Type.Optional(
     Type.Unknown({
       default: null,
-      description: 'Any JSON without NUL characters. The body of each invocation.',
+      description: 'Any JSON, at most 1,000 levels deep. The body of each invocation.',
     }),
   ),
   enabled: Type.Optional(Type.Boolean({ default: true, description: 'Whether it fires.' })),

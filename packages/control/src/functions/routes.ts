@@ -12,6 +12,7 @@ import {
   type FunctionList,
   type FunctionRecord,
   type FunctionVersionList,
+  type FunctionVersionRecord,
   type PlatformLimits,
 } from '@releap/contract';
 import {
@@ -146,11 +147,18 @@ export function functionRoutes({ workload }: Planes, context: FunctionRoutes): v
     async ({ params, query, principal }): Promise<FunctionVersionList> => {
       const after = cursorPosition(FUNCTION_VERSION_CURSORS, query.cursor);
       const { id } = await requireFunction(database.pool, principal.projectId, params.name);
-      const { rows, last } = await VERSIONS.page(database.pool, [id], clampLimit(query.limit), after);
-      return {
-        versions: rows.map(toVersionRecord),
-        next_cursor: nextCursor(FUNCTION_VERSION_CURSORS, last),
-      };
+      const isPaged = query.limit !== undefined || query.cursor !== undefined;
+      const most = isPaged ? 0 : BOUNDS.functionVersionListBytes;
+      const versions: FunctionVersionRecord[] = [];
+      let last = after;
+      let bytes = 0;
+      do {
+        const page = await VERSIONS.page(database.pool, [id], clampLimit(query.limit), last);
+        versions.push(...page.rows.map(toVersionRecord));
+        bytes += JSON.stringify(page.rows).length;
+        last = page.last;
+      } while (last !== null && bytes < most);
+      return { versions, next_cursor: nextCursor(FUNCTION_VERSION_CURSORS, last) };
     },
   );
 

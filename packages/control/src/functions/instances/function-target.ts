@@ -53,6 +53,10 @@ export function functionTarget({
     return dispatch && { type: 'service', projectId: dispatch.projectId };
   }
 
+  // No name is a text that PostgreSQL could not take, such as one with NUL.
+  const find = async (projectId: string, name: string): Promise<Row | undefined> =>
+    /^[a-z0-9-]+$/.test(name) ? queryOne(database.pool, FIND, [projectId, name]) : undefined;
+
   /** Of the caller of a public endpoint. */
   function publicCredential(row: Row, token: string): GrantedCredential {
     const { project_id: projectId, token_hash: hash } = row;
@@ -69,13 +73,13 @@ export function functionTarget({
   ): Promise<{ row: Row; credential: GrantedCredential }> {
     const unknown = notFound(`function ${quote(name)} not found`);
     if (project !== undefined) {
-      const row = isUuid(project) ? await queryOne(database.pool, FIND, [project, name]) : undefined;
+      const row = isUuid(project) ? await find(project, name) : undefined;
       if (row?.public !== true) throw unknown;
       return { row, credential: publicCredential(row, token) };
     }
     const credential = await callerOf(token);
     if (credential === undefined) throw unauthorized();
-    const row = await queryOne(database.pool, FIND, [credential.projectId, name]);
+    const row = await find(credential.projectId, name);
     if (row === undefined) throw unknown;
     return { row, credential };
   }
