@@ -6,13 +6,15 @@ import { basename, join, relative, resolve, sep } from 'node:path';
 import type { Readable } from 'node:stream';
 import dockerignore from '@balena/dockerignore';
 import { usageError } from '../cli-error.ts';
-import { type CopyCount, packFolder, type Select } from '../toolbox/archive.ts';
+import { type CopyCount, fileSizes, packFolder, type Select } from '../toolbox/archive.ts';
 
 export interface BuildContext {
   /** Path of the Dockerfile in the archive. */
   dockerfile: string;
   /** Writes the archive. */
   pack(target: NodeJS.WritableStream, onFile?: (count: CopyCount) => void): Promise<CopyCount>;
+  /** Of the files of the folder that are in the archive, in bytes. */
+  sizes(): AsyncGenerator<number>;
 }
 
 export interface ContextOptions {
@@ -52,6 +54,7 @@ export async function openContext(folder: string, options: ContextOptions): Prom
   return {
     dockerfile,
     pack: (target, onFile) => packFolder(folder, target, { onFile, select, extra }),
+    sizes: () => fileSizes(folder, select),
   };
 }
 

@@ -1,5 +1,5 @@
 /** Sends build contexts, and with them the requests for builds. */
-import { PassThrough, Writable } from 'node:stream';
+import { PassThrough } from 'node:stream';
 import type { ReadableStream } from 'node:stream/web';
 import type { ImageCreateResponse } from '@releap/contract';
 import type { CallOptions } from '@releap/sdk';
@@ -8,7 +8,6 @@ import type { Service } from '../client/service.ts';
 import { Spinner } from '../output/spinner.ts';
 import { size } from '../output/table.ts';
 import type { Context } from '../terminal.ts';
-import type { CopyCount } from '../toolbox/archive.ts';
 import type { BuildContext } from './context.ts';
 import { encodeForm } from './form.ts';
 
@@ -80,17 +79,19 @@ export async function postForm<T>(
 
 /** What it would send in all, as far as it is known within a few seconds. */
 async function describeSize(folder: BuildContext): Promise<string> {
-  const sink = new Writable({ write: (_chunk, _encoding, done) => done() });
-  const timer = setTimeout(() => sink.destroy(), SIZE_MS);
-  let seen: CopyCount = { files: 0, bytes: 0 };
-  const isWhole = await folder
-    .pack(sink, (count) => (seen = count))
-    .then(
-      () => true,
-      () => false,
-    );
-  clearTimeout(timer);
-  return `The context has ${isWhole ? '' : 'more than '}${size(seen.bytes)} in ${seen.files} files`;
+  const until = performance.now() + SIZE_MS;
+  let [files, bytes, isWhole] = [0, 0, true];
+  try {
+    for await (const one of folder.sizes()) {
+      files++;
+      bytes += one;
+      isWhole = performance.now() <= until;
+      if (!isWhole) break;
+    }
+  } catch {
+    isWhole = false;
+  }
+  return `The context has ${isWhole ? '' : 'more than '}${size(bytes)} in ${files} files`;
 }
 
 function isSystemError(error: unknown): error is NodeJS.ErrnoException {

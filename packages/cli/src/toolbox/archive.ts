@@ -38,7 +38,13 @@ export async function packFolder(
   const replaced = new Set(extra.map(({ name }) => name));
   const selected: Select = (path, isFolder) => (replaced.has(path) ? 'leave' : select(path, isFolder));
   const walk = async (): Promise<void> => {
-    await packEntries(archive, folder, '', count, selected, onFile);
+    for await (const found of selectedEntries(folder, selected)) {
+      await packEntry(archive, found);
+      if (!found.stats.isFile()) continue;
+      count.files++;
+      count.bytes += found.stats.size;
+      onFile?.(count);
+    }
     for (const { name, content } of extra)
       await entry(archive, { name, type: 'file', mtime: EPOCH }, content);
   };
@@ -53,33 +59,37 @@ export async function packFolder(
   return count;
 }
 
-async function packEntries(
-  archive: Pack,
-  root: string,
-  below: string,
-  count: CopyCount,
-  select: Select,
-  onFile?: (count: CopyCount) => void,
-): Promise<void> {
+interface FolderEntry {
+  /** Below the folder, with `/`. */
+  relative: string;
+  path: string;
+  stats: Stats;
+}
+
+/** In the order of their names; a folder comes before what is in it. */
+async function* selectedEntries(root: string, select: Select, below = ''): AsyncGenerator<FolderEntry> {
   for (const name of (await readdir(join(root, below))).sort()) {
     const relative = below === '' ? name : `${below}/${name}`;
     const path = join(root, relative);
     const stats = await lstat(path);
-    const header = { name: relative, mode: stats.mode & 0o7777, mtime: stats.mtime };
     const choice = select(relative, stats.isDirectory());
     if (choice === 'leave') continue;
-    if (stats.isDirectory()) {
-      if (choice === 'take') await entry(archive, { ...header, name: `${relative}/`, type: 'directory' });
-      await packEntries(archive, root, relative, count, select, onFile);
-    } else if (stats.isSymbolicLink()) {
-      await entry(archive, { ...header, type: 'symlink', linkname: await readlink(path) });
-    } else if (stats.isFile()) {
-      await packFile(archive, path, header, stats);
-      count.files++;
-      count.bytes += stats.size;
-      onFile?.(count);
-    }
+    if (choice === 'take') yield { relative, path, stats };
+    if (stats.isDirectory()) yield* selectedEntries(root, select, relative);
   }
+}
+
+async function packEntry(archive: Pack, { relative, path, stats }: FolderEntry): Promise<void> {
+  const header = { name: relative, mode: stats.mode & 0o7777, mtime: stats.mtime };
+  if (stats.isDirectory()) await entry(archive, { ...header, name: `${relative}/`, type: 'directory' });
+  else if (stats.isSymbolicLink())
+    await entry(archive, { ...header, type: 'symlink', linkname: await readlink(path) });
+  else if (stats.isFile()) await packFile(archive, path, header, stats);
+}
+
+/** The sizes of the files that would be packed, in bytes, without reading them. */
+export async function* fileSizes(folder: string, select: Select): AsyncGenerator<number> {
+  for await (const { stats } of selectedEntries(folder, select)) if (stats.isFile()) yield stats.size;
 }
 
 /** The same content is the same archive. */
