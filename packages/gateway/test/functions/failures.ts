@@ -7,10 +7,10 @@ import { echo } from '../support/function-world.ts';
 import { world, hasty, call, errorOf } from '../support/function-calls.ts';
 
 test('a handler that does not answer in time is answered for, its instance discarded, a begun answer cut', async () => {
-  world.define({ timeout_s: 1 });
+  world.define({ timeout_s: 3 });
   world.handler = (request) => request.resume();
   const slow = await call('x');
-  assert.deepEqual(await errorOf(slow), [504, 'the handler did not answer within 1 s']);
+  assert.deepEqual(await errorOf(slow), [504, 'the handler did not answer within 3 s']);
   await until(() => world.control.discarded.length === 1);
   world.handler = (request, response) => {
     request.resume();

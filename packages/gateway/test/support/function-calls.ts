@@ -13,7 +13,7 @@ export let hasty: Gateway;
 before(async () => {
   world = stack.use(await FunctionWorld.start());
   gateway = await world.gateway();
-  hasty = await world.gateway({ queueMs: 500, checkMs: 200 });
+  hasty = await world.gateway({ queueMs: 2_000, checkMs: 200 });
 });
 after(() => stack.disposeAsync());
 beforeEach(() => {
