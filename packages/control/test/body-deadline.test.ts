@@ -1,15 +1,16 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
-import { connect, type AddressInfo } from 'node:net';
+import { connect, type AddressInfo, type Socket } from 'node:net';
 import { after, before, it } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { watchBody } from '../src/http/body-deadline.ts';
 
 const LIMITS = { totalMs: 100, idleMs: 100 };
 
 let server: Server;
+/** The server's end of the last connection. */
+let accepted: Socket;
 /** Requests that were found to be late. */
 let late = 0;
 before(async () => {
@@ -20,6 +21,7 @@ before(async () => {
         return true;
       },
     };
+    accepted = raw.socket;
     const request = { raw, routeOptions: { config: {} } };
     watchBody(request as unknown as FastifyRequest, reply as unknown as FastifyReply, LIMITS);
     response.end('no');
@@ -37,13 +39,20 @@ async function answered() {
   return socket;
 }
 
-it('a connection that stays open after the answer is bounded, one that has closed is not watched', async () => {
+it('a connection that stays open after the answer is bounded, one that has closed is not watched', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] });
   const gone = await answered();
+  // Its request is cut off, which is an error.
+  const closed = new Promise((resolve) => accepted.once('close', resolve));
   gone.destroy();
-  await once(gone, 'close');
-  await sleep(3 * LIMITS.totalMs);
+  await closed;
+  t.mock.timers.tick(3 * LIMITS.totalMs);
   assert.equal(late, 0);
   const open = await answered();
-  await once(open, 'close');
+  const ended = once(open, 'close');
+  t.mock.timers.tick(LIMITS.totalMs - 1);
+  assert.equal(late, 0);
+  t.mock.timers.tick(1);
+  await ended;
   assert.equal(late, 1);
 });

@@ -52,7 +52,12 @@ describe('when the clock is set', () => {
 
   it('back by hours, sandboxes are placed and hosts are looked after all the same', async () => {
     await using world = await startWorld({
-      limits: { sweepMs: 50, overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } },
+      limits: {
+        sweepMs: 50,
+        overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' },
+        // The one that waits must not get a reservation before the last one is placed.
+        reserveAfterMs: 600_000,
+      },
     });
     const runner = await world.runner({ facts: { cores: 2 } });
     const first = await create(world.call, world, { cpu: 1 });

@@ -341,6 +341,10 @@ describe('POST /vms and the capacity of hosts', () => {
     const failed = await waitFor(tight.call, second.id, 'failed');
     assert.match(failed.error ?? '', /pending for longer than 5 s: no host .* has the capacity for 1 core,/);
     const third = await create(tight.call, tight, { cpu: 1 });
+    await tight.database.pool.query(
+      `update sandboxes set deadline_at = now() + interval '1 hour' where id = $1`,
+      [third.uuid],
+    );
     await tight.call('DELETE', `/vms/${first.id}`);
     await waitFor(tight.call, third.id, 'running');
   });

@@ -170,7 +170,7 @@ describe('a leased task', () => {
 
   it('is taken over from a server that has died without giving its lease back', async () => {
     const task = counting('taken-over', { leased: true });
-    const [first, second] = [server(task, 300), server(task, 300)];
+    const [first, second] = [server(task, 300), server(task, 60_000)];
     await first.tasks.runOnce();
     await until(async () => {
       await second.tasks.runOnce();
