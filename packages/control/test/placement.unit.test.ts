@@ -13,7 +13,7 @@ import {
   type Host,
   type Need,
 } from '../src/scheduler/placement.ts';
-import { FACTS } from '@releap/testing/scripted-runner';
+import { FACTS } from '@releap/testing/scripted-host';
 
 const overcommit = { cpu: 2, mem: 1, disk: 1, tier: 'spot' } as const;
 const host = (id: string, extra: Partial<Host> = {}, facts: Partial<Host['facts']> = {}): Host => ({

@@ -2,14 +2,7 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import {
-  cpuMarker,
-  DOCKER_CAPABILITY,
-  DOCKERFILE_CAPABILITY,
-  PORT_STREAM_PROTOCOL,
-  RUNNER_LINK_PATH,
-} from '@releap/contract';
+import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@releap/contract';
 import {
   KIND_NAMES,
   RUNNER_PROTOCOL,
@@ -25,7 +18,7 @@ import {
   type VolumeAssignment,
 } from '@releap/contract/runner';
 import { WebSocket } from 'ws';
-import { credentialOf, dataKeyOf, joinAs, opens } from './credentials.ts';
+import { credentialOf, joinAs } from './credentials.ts';
 import { PATIENCE_MS } from './eventually.ts';
 import {
   toAssignment,
@@ -40,22 +33,10 @@ import {
   type SnapshotAssignment,
   type SnapshotObservation,
 } from './runner-messages.ts';
+import { ScriptedDataServer } from './scripted-data-server.ts';
+import { CAPTURED, capturedMemory, FACTS, REGION } from './scripted-host.ts';
 
 const BEAT_MS = 1_000;
-/** The region of the servers that tests start. */
-export const REGION = 'here';
-
-export const FACTS: RunnerFacts = {
-  arch: 'amd64',
-  cores: 8,
-  mem_mib: 32_768,
-  disk_mib: 100_000,
-  accelerator: 'tcg',
-  cpu_model: 'max',
-  vmm: 'scripted 1',
-  gpus: 0,
-};
-
 /** A script's reaction to an assignment: it reports observations, one after the other. */
 export type Script = (assignment: Assignment, runner: ScriptedRunner) => void | Promise<void>;
 
@@ -102,26 +83,6 @@ export const obedient: Script = (assignment, runner) => {
     });
   }
 };
-export const CAPTURED = {
-  status: 'ready',
-  artifact_ref: 'kept/here',
-  manifest_name: `sha256:${'ab'.repeat(32)}`,
-  disk_bytes: 4096,
-} as const;
-/** What a full one of the scripted host says beside that. */
-export const CAPTURED_MEMORY = {
-  fc_version: FACTS.vmm,
-  cpu_marker: cpuMarker(FACTS),
-  mem_bytes: 1024 * 1024 * 1024,
-} as const;
-
-/** The same of a host with these facts. */
-const capturedMemory = (facts: RunnerFacts): object => ({
-  ...CAPTURED_MEMORY,
-  fc_version: facts.vmm,
-  cpu_marker: cpuMarker(facts),
-});
-
 /** Takes and removes every snapshot at once. */
 export const takesSnapshots: RunnerOptions['snapshot'] = (assignment, runner) => {
   if (assignment.desired === 'deleted') runner.observeSnapshot(assignment, { status: 'deleted' });
@@ -159,15 +120,10 @@ export class ScriptedRunner implements AsyncDisposable {
   acked = 0;
   seq = 0;
   closeCode: number | undefined;
-  /** Answers of the data server; by path. */
-  readonly logs = new Map<string, (request: IncomingMessage, response: ServerResponse) => void>();
-  /** Sandboxes whose ports accept no connections; those of others do, and are closed at once. */
-  readonly deaf = new Set<string>();
+  readonly #data: ScriptedDataServer;
   /** Says 'change' after each message, and when a link is closed. */
   readonly #events = new EventEmitter().setMaxListeners(0);
   #socket: WebSocket | undefined;
-  #data: Server | undefined;
-  #dataUrl = '';
   #ready = false;
   #beat: NodeJS.Timeout | undefined;
   readonly #base: () => string;
@@ -192,45 +148,28 @@ export class ScriptedRunner implements AsyncDisposable {
       ...options,
     };
     this.id = this.options.id;
+    this.#data = new ScriptedDataServer(this.id, base);
   }
 
   static async start(base: () => string, options: Partial<RunnerOptions>): Promise<ScriptedRunner> {
     const runner = new ScriptedRunner(base, options);
-    await runner.#serveData();
+    await runner.#data.listen();
     if (runner.options.connect) await runner.connect();
     return runner;
   }
 
-  async #serveData(): Promise<void> {
-    const server = createServer((request, response) => {
-      const handler = this.logs.get(request.url ?? '');
-      const answer = async (): Promise<void> => {
-        const token = /^Bearer (.*)$/.exec(request.headers.authorization ?? '')?.[1] ?? '';
-        const subject = /^\/(?:vms|builds)\/([^/]+)\//.exec(request.url ?? '')?.[1] ?? '';
-        const key = await dataKeyOf(this.#base(), credentialOf(this.id));
-        if (!(await opens(key, token, this.id, subject))) response.writeHead(401).end();
-        else if (handler === undefined) response.writeHead(404).end('{"error":"no log"}');
-        else handler(request, response);
-      };
-      answer().catch(() => response.destroy());
-    });
-    server.on('upgrade', (request, socket) => {
-      const subject = /^\/vms\/([^/]+)\/ports\//.exec(request.url ?? '')?.[1] ?? '';
-      socket.on('error', () => undefined);
-      socket.end(
-        this.deaf.has(subject)
-          ? 'HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n'
-          : `HTTP/1.1 101 Switching Protocols\r\nupgrade: ${PORT_STREAM_PROTOCOL}\r\nconnection: Upgrade\r\n\r\n`,
-      );
-    });
-    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-    this.#data = server;
-    this.#dataUrl = `http://127.0.0.1:${(server.address() as { port: number }).port}`;
+  /** Answers of the data server; by path. */
+  get logs(): ScriptedDataServer['logs'] {
+    return this.#data.logs;
+  }
+
+  /** Sandboxes whose ports accept no connections; those of others do, and are closed at once. */
+  get deaf(): ScriptedDataServer['deaf'] {
+    return this.#data.deaf;
   }
 
   stopData(): void {
-    this.#data?.closeAllConnections();
-    this.#data?.close();
+    this.#data.stop();
   }
 
   /** Dials, says hello, waits for the sync and says that it is ready. */
@@ -263,7 +202,7 @@ export class ScriptedRunner implements AsyncDisposable {
       protocol: RUNNER_PROTOCOL,
       runner_id: this.id,
       region: this.options.region,
-      data_url: this.#dataUrl,
+      data_url: this.#data.url,
       facts: { ...FACTS, ...this.options.facts },
       capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY, VOLUMES_CAPABILITY],
       kinds: [...KIND_NAMES],

@@ -18,7 +18,8 @@ import { PATIENCE_MS, until } from './eventually.ts';
 import { inspect } from './inspect.ts';
 import { quiet } from './logging.ts';
 import { endFirst, freshDatabase } from './postgres.ts';
-import { REGION, ScriptedRunner, type RunnerOptions } from './scripted-runner.ts';
+import { REGION } from './scripted-host.ts';
+import { ScriptedRunner, type RunnerOptions } from './scripted-runner.ts';
 
 export { caller, PATIENCE_MS, quiet, until };
 export type { Answer, Caller } from './callers.ts';
@@ -29,6 +30,7 @@ export type {
   SnapshotAssignment,
   SnapshotObservation,
 } from './runner-messages.ts';
+export { CAPTURED, CAPTURED_MEMORY, FACTS, REGION } from './scripted-host.ts';
 export * from './scripted-runner.ts';
 
 const BURSTABLE = { cpu: 8, mem: 4, disk: 4, tier: 'burstable' } as const;
