@@ -1,4 +1,4 @@
-import { copyFile, mkdir, open, rm, stat } from 'node:fs/promises';
+import { mkdir, open, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import {
@@ -29,7 +29,8 @@ import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
-import { DURABLE_FILE, SuspendImage, SUSPENSION_FILE } from './suspend-image.ts';
+import { shareSuspendImage } from './share-suspend-image.ts';
+import { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
 import type { GuestHold, SourceOptions } from './checkpoint.ts';
@@ -179,7 +180,7 @@ export class Captures {
     // The shared layers must not change any more, so the source gets a new top layer, too.
     await growChain(chain, true);
     failpoint('fork:prepared');
-    await this.#shareSuspendImage(folders.keep(vmId), keep);
+    await shareSuspendImage(folders.keep(vmId), keep);
     await forkChain(chain, keep, true);
     failpoint('fork:copied');
   }
@@ -233,7 +234,7 @@ export class Captures {
     const chain = await this.diskOf(id);
     const keep = await this.#makeEmptyFolder(vmId);
     const facts = await snapshots.load(id);
-    if (facts?.memory !== undefined) await this.#shareSuspendImage(folder, keep);
+    if (facts?.memory !== undefined) await shareSuspendImage(folder, keep);
     else await linkOrCopy(heldImagePath(folder), heldImagePath(keep));
     await forkChain(chain, keep, true);
     failpoint('restore:copied');
@@ -334,22 +335,6 @@ export class Captures {
       await this.#options.copiers.background.copy(checkpoint, 'written', file.fd);
     } finally {
       await file.close();
-    }
-  }
-
-  /** Links memory, device state and root image of a suspend image into another folder. */
-  async #shareSuspendImage(from: string, to: string): Promise<void> {
-    const [source, target] = [new SuspendImage(from), new SuspendImage(to)];
-    await linkOrCopy(source.memory, target.memory);
-    await linkOrCopy(source.state, target.state);
-    await linkOrCopy(heldImagePath(from), heldImagePath(to)).catch(() => undefined);
-    const suspension = await source.read();
-    if (suspension !== undefined) await holdSystemDisk(source.hardware(suspension), to);
-    for (const name of [DURABLE_FILE, SUSPENSION_FILE]) {
-      await copyFile(join(from, name), join(to, name)).catch((error: NodeJS.ErrnoException) => {
-        // The image is not durable yet.
-        if (name !== DURABLE_FILE || error.code !== 'ENOENT') throw error;
-      });
     }
   }
 
