@@ -10,14 +10,12 @@ import { ProcessError } from '../process/index.ts';
 import type { CopyDisks } from './copy-disks.ts';
 import { newRecord, saveRecord, type CopyRecord } from './copy-record.ts';
 import { CopySync, type CommitReason } from './copy-sync.ts';
+import { newestVolume } from './newest-volume.ts';
 import { outlasting } from './outlasting.ts';
 import type { VolumeClient } from './volume-client.ts';
 import { volumePaths, type VolumePaths } from './volume-paths.ts';
 import type { Voltree } from './voltree.ts';
 
-/** How long an opening waits for what other hosts have not committed. It is merged later, if it comes later. */
-const UNCOMMITTED_WAIT_MS = 30_000;
-const UNCOMMITTED_POLL_MS = 300;
 /** How long an opening retries while the control plane or the store cannot be reached. */
 const OUTAGE_MS = 90_000;
 /** Pauses after work has failed; they double. */
@@ -236,7 +234,10 @@ export class VolumeCopy {
 
   async #open(sandboxId: string, signal: AbortSignal): Promise<void> {
     if (this.#isOpen && this.isInUse) return await this.#addUser(sandboxId);
-    const volume = await this.#newest(signal);
+    const { client, log } = this.#options;
+    const volume = await this.#outlasting(signal, 'the volume', () =>
+      newestVolume(this.volumeId, client, log, signal),
+    );
     const { head } = volume;
     const half = this.#record?.checkout;
     if (half !== undefined && half !== null && half !== head?.root) await this.#discard();
@@ -294,27 +295,6 @@ export class VolumeCopy {
       this.#users.delete(sandboxId);
       throw error;
     }
-  }
-
-  /** The volume, once other hosts have committed the changes that they had at the call, or the wait has timed out. */
-  async #newest(signal: AbortSignal): Promise<RunnerVolume> {
-    const { client, log } = this.#options;
-    const { volumeId } = this;
-    return await this.#outlasting(signal, 'the volume', async () => {
-      let volume = await client.open(volumeId, signal);
-      const { commit } = volume;
-      const until = performance.now() + UNCOMMITTED_WAIT_MS;
-      while (volume.state === 'ready' && volume.uncommitted) {
-        if (performance.now() > until) {
-          log.warn({ volume: volumeId }, 'another host has not committed its changes to a volume in time');
-          break;
-        }
-        await sleep(UNCOMMITTED_POLL_MS, undefined, { signal });
-        volume = await client.get(volumeId, commit, signal);
-      }
-      if (volume.state === 'deleted') throw new Error(`the volume ${volumeId} is deleted`);
-      return volume;
-    });
   }
 
   async #pull(signal: AbortSignal): Promise<void> {
