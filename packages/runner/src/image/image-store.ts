@@ -10,7 +10,8 @@ import { dockerfileAlias, DockerfileImages } from './dockerfile-images.ts';
 import { type BuildContext, buildFromRegistry, fetchLayersOf, type ImageProgress } from './image-builder.ts';
 import type { PullContext } from './image-builder.ts';
 import { ImageError, toImageError } from './image-error.ts';
-import { ImageFolder, type RootImage, type StoredImage } from './image-folder.ts';
+import { CachedImages } from './cached-images.ts';
+import { ImageFolder, type RootImage } from './image-folder.ts';
 import { collectGarbage } from './image-garbage.ts';
 import { cacheStats } from './image-stats.ts';
 import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from './image-limits.ts';
@@ -42,11 +43,8 @@ export class ImageStore {
   readonly #limits: ImageLimits;
   readonly #folder: ImageFolder;
   readonly #packagesDir: string | undefined;
-  /** Images seen whole on disk; each use still finds out whether it is there. */
-  readonly #known = new Map<string, { stored: StoredImage; image: RootImage }>();
   readonly #resolver: ImageResolver;
-  /** From what an index or a built-in's name is called to an image's digest. */
-  readonly #aliases = new Map<string, string>();
+  readonly #cache: CachedImages;
   readonly #leases: ImageLeases;
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
   readonly #makers: Semaphore;
@@ -64,6 +62,7 @@ export class ImageStore {
     this.#log = options.log;
     this.#limits = { ...DEFAULT_IMAGE_LIMITS, ...options.limits };
     this.#folder = new ImageFolder(options.cacheDir);
+    this.#cache = new CachedImages(this.#folder, this.#log);
     this.#leases = new ImageLeases(this.#folder, this.#log);
     this.#policy = new AddressPolicy(options.privateHosts ?? []);
     this.#logins = new RegistryLogin(options.ecrEndpoint);
@@ -82,10 +81,10 @@ export class ImageStore {
         limits: this.#limits,
         builders: this.#makers,
         flights: this.#building,
-        find: (alias) => this.#findAlias(alias),
+        find: (alias) => this.#cache.findAlias(alias),
         setAlias: async (work, alias, digest) => {
           await this.#folder.writeAlias(work, alias, { digest });
-          this.#aliases.set(alias, digest);
+          this.#cache.aliases.set(alias, digest);
         },
         onBuilt: () => this.#tidy(),
       });
@@ -130,7 +129,7 @@ export class ImageStore {
     }
     const reference = parseReference(source.ref);
     const { credential } = source;
-    const cached = await this.#cached(source, reference);
+    const cached = await this.#cache.ofRegistry(source, reference, this.#resolver);
     if (cached) return cached;
 
     if (source.no_credential !== undefined) throw new ImageError('unauthorized', source.no_credential);
@@ -240,28 +239,15 @@ export class ImageStore {
   async has(source: RootSource): Promise<boolean> {
     if (!this.#ready) await this.start();
     if (source.type === 'registry')
-      return (await this.#cached(source, parseReference(source.ref))) !== undefined;
+      return (await this.#cache.ofRegistry(source, parseReference(source.ref), this.#resolver)) !== undefined;
     if (source.type === 'stored') return (await this.find(checkDigest(source.digest))) !== undefined;
     const alias = source.type === 'builtin' ? `builtin-${source.name}` : dockerfileAlias(source);
-    return (await this.#findAlias(alias)) !== undefined;
+    return (await this.#cache.findAlias(alias)) !== undefined;
   }
 
   /** The image of a digest, if it is here. */
   async find(digest: string): Promise<RootImage | undefined> {
-    if (!(await this.#folder.touch(digest))) {
-      this.#known.delete(digest);
-      return undefined;
-    }
-    const known = this.#known.get(digest);
-    if (known) return known.image;
-    const found = await this.#folder.read(digest);
-    if (!found) {
-      this.#log.warn({ digest }, 'a cached image is incomplete; it is removed and made again');
-      await this.#folder.discard(digest);
-      return undefined;
-    }
-    this.#known.set(digest, found);
-    return found.image;
+    return await this.#cache.find(digest);
   }
 
   /**
@@ -274,10 +260,10 @@ export class ImageStore {
     if (image.parts !== undefined) {
       image = await this.#build(`whole ${digest}`, { signal }, async ({ folder, work, signal: ending }) => {
         // Another process may have added it.
-        this.#known.delete(digest);
+        this.#cache.forget(digest);
         const now = await this.find(digest);
         if (now !== undefined) await addWholeImage(folder, work, now, ending);
-        this.#known.delete(digest);
+        this.#cache.forget(digest);
         return digest;
       });
     }
@@ -322,7 +308,7 @@ export class ImageStore {
   /** Takes an image out of the cache. False when it is in use or not there. */
   async remove(digest: string): Promise<boolean> {
     if (this.#leases.has(digest)) return false;
-    this.#known.delete(digest);
+    this.#cache.forget(digest);
     return await this.#folder.discard(digest);
   }
 
@@ -335,33 +321,6 @@ export class ImageStore {
 
   #tidy(): void {
     this.gc().catch((error: unknown) => this.#log.warn({ err: error }, 'cannot tidy up the image cache'));
-  }
-
-  /** A cached image that needs no request to a registry: the path of nearly every create. */
-  async #cached(
-    source: Extract<RootSource, { type: 'registry' }>,
-    reference: ImageReference,
-  ): Promise<RootImage | undefined> {
-    // A digest given beside the reference was resolved by us earlier for the same project.
-    if (source.digest !== undefined) return await this.#findPinned(checkDigest(source.digest));
-    const known = this.#resolver.known(reference, source.credential);
-    if (known) return await this.find(known.digest);
-    if (reference.digest === undefined) return undefined;
-    // A digest that a user wrote does not prove that this user may have the image; that it is public does.
-    const image = await this.#findPinned(reference.digest);
-    const origin = image && this.#known.get(image.digest)?.stored.origin;
-    return origin?.anonymous && origin.repository === repositoryOf(reference) ? image : undefined;
-  }
-
-  async #findPinned(digest: string): Promise<RootImage | undefined> {
-    return (await this.find(digest)) ?? (await this.#findAlias(digest));
-  }
-
-  async #findAlias(name: string): Promise<RootImage | undefined> {
-    const digest = this.#aliases.get(name) ?? (await this.#folder.readAlias(name))?.digest;
-    if (digest === undefined) return undefined;
-    this.#aliases.set(name, digest);
-    return await this.find(digest);
   }
 
   /**
@@ -424,7 +383,7 @@ export class ImageStore {
       folder: this.#folder,
       packagesDir: this.#packagesDir,
       find: (digest) => this.find(digest),
-      known: this.#aliases,
+      known: this.#cache.aliases,
       build: (alias, make) => this.#build(alias, options, make),
     });
   }
