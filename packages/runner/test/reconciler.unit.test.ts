@@ -10,7 +10,7 @@ import type { DesiredState } from '@releap/contract';
 import { pino } from 'pino';
 import { encodeMessage, FrameType, MAGIC } from '../src/guest/frames.ts';
 import { ADOPT_DEADLINE_MS, MachineHost } from '../src/reconcile/machine-host.ts';
-import type { MachineHostOptions } from '../src/reconcile/machine-host.ts';
+import type { MachineHostOptions } from '../src/reconcile/machine-host-options.ts';
 import { Quarantine } from '../src/quarantine/quarantine.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxEvents, SandboxHost } from '../src/reconcile/sandbox-host.ts';

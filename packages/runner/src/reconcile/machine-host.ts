@@ -1,29 +1,25 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Origin, PortMapping, RootSource } from '@releap/contract';
-import type { Logger } from 'pino';
-import type { ArtifactFetcher } from '../artifact/artifact-fetcher.ts';
 import type { Assignment } from './assignment.ts';
-import type { ImageStore } from '../image/image-store.ts';
 import { LogFile } from '../logs/log-file.ts';
-import type { Admission, ForkOrigin, Machines, LocalState, RunningVm, WarmVms } from '../machine/index.ts';
-import type { UsageMeter } from '../metering/usage-meter.ts';
-import type { Network } from '../network/network.ts';
-import type { Slot } from '../network/slot.ts';
+import type { ForkOrigin, LocalState, RunningVm } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
 import { guestSize } from '../template/machine-size.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { AgentConnection } from './agent-connection.ts';
-import { environmentOf, guestConfig, identityOf } from './guest-config.ts';
-import { configure, powerOff, renewIdentity, renewRestored, watch } from './guest-life.ts';
-import type { IdentityUpdate } from './guest-life.ts';
+import { flushMemory } from './flush-memory.ts';
+import { guestConfig } from './guest-config.ts';
+import { configure, watch } from './guest-life.ts';
 import { closeLogs, LiveMachine } from './live-machine.ts';
 import type { Logs } from './live-machine.ts';
+import type { MachineHostOptions } from './machine-host-options.ts';
 import { MachineStarts } from './machine-starts.ts';
 import type { StartedVm } from './machine-starts.ts';
+import { RestoredGuests } from './restored-guests.ts';
 import { RootImages } from './root-images.ts';
 import type { HeldImage, LiveSandbox, SandboxHistory, SandboxEvents, SandboxHost } from './sandbox-host.ts';
-import { SandboxVolumes, type VolumeOpener } from './sandbox-volumes.ts';
+import { SandboxVolumes } from './sandbox-volumes.ts';
 
 const VMM_END_GRACE_MS = 1_000;
 const CONNECT_DEADLINE_MS = 20_000;
@@ -32,25 +28,6 @@ const CONNECT_DEADLINE_MS = 20_000;
  * `RUNNER_LOST_AFTER_MS`. One guest must not delay it that long.
  */
 export const ADOPT_DEADLINE_MS = 30_000;
-
-export interface MachineHostOptions {
-  machines: Machines;
-  artifacts: Pick<ArtifactFetcher, 'hasSnapshot' | 'ensureSnapshot'>;
-  images: ImageStore;
-  network: Network;
-  /** Pools of VMs and VMMs. */
-  warm: WarmVms<Slot>;
-  /** Records what sandboxes use. */
-  meter: Pick<UsageMeter, 'begin' | 'sample' | 'end'>;
-  volumes: VolumeOpener;
-  /** Limits concurrent starts. */
-  admission: Admission;
-  /** Folder of the logs, with a folder for each sandbox. */
-  logsFolder: string;
-  /** Address that declared ports are published on. */
-  listenHost: string;
-  log: Logger;
-}
 
 /** How a guest resumes from memory. */
 interface Continuation {
@@ -69,11 +46,13 @@ export class MachineHost implements SandboxHost {
   readonly #roots: RootImages;
   readonly #starts: MachineStarts;
   readonly #volumes: SandboxVolumes;
+  readonly #restored: RestoredGuests;
 
   constructor(options: MachineHostOptions) {
     this.#options = options;
     this.#roots = new RootImages(options.images, options.machines);
     this.#volumes = new SandboxVolumes(options.volumes, options.log);
+    this.#restored = new RestoredGuests(options);
     this.#starts = new MachineStarts({ ...options, roots: this.#roots, volumes: this.#volumes });
   }
 
@@ -253,7 +232,12 @@ export class MachineHost implements SandboxHost {
         this.#replaceSecrets(assignment);
         await this.#serveStores(assignment);
         guestRuns();
-        const ports = await this.#resumeGuest(assignment, past, { ...made, agent, events }, how.patience());
+        const ports = await this.#restored.resume(
+          assignment,
+          past,
+          { ...made, agent, events },
+          how.patience(),
+        );
         failpoint(`${how.operation}:thawed`);
         return { ...made, ports, queuedMs };
       };
@@ -274,31 +258,6 @@ export class MachineHost implements SandboxHost {
     }
   }
 
-  /** Gives a guest that was restored with its processes its identity, and resumes them. @returns its port mapping */
-  async #resumeGuest(
-    assignment: Assignment,
-    past: SandboxHistory,
-    { running, agent, events }: { running: RunningVm; agent: AgentConnection; events: SandboxEvents },
-    signal: AbortSignal,
-  ): Promise<PortMapping[]> {
-    const died = watch(running, events);
-    const guest = await agent.open(running.agentSocketPath, signal);
-    // Before anything starts that could fail without a listener.
-    const renewal = await this.#renewal(assignment, past);
-    const [ports] = await Promise.all([
-      this.#options.network.forward(assignment.vm_id, assignment.spec.ports, past.ports),
-      Promise.race([renewRestored(agent, guest, renewal), died]),
-    ]);
-    return ports;
-  }
-
-  /** Identity of a restored guest. With its environment only if the image, which is a part of it, is available. */
-  async #renewal({ vm_id: vmId, spec }: Assignment, past: SandboxHistory): Promise<IdentityUpdate> {
-    const { images } = this.#options;
-    const image = past.manifest === undefined ? undefined : await images.find(past.manifest);
-    return { ...identityOf(vmId, spec), ...(image && { env: environmentOf(spec, image.config) }) };
-  }
-
   async adopt(assignment: Assignment, past: SandboxHistory, events: SandboxEvents): Promise<LiveSandbox> {
     const { machines, network, log } = this.#options;
     const vmId = assignment.vm_id;
@@ -316,7 +275,7 @@ export class MachineHost implements SandboxHost {
       agent.adopt(running.agentSocketPath);
       // A guest that is blocked on ENOSPC responds when there is space.
       if (!(await running.vm.isBlockedOnSpace())) {
-        await this.#recoverPaused(running, agent, () => this.#renewal(assignment, past), patience);
+        await this.#restored.recoverPaused(assignment, past, { running, agent }, patience);
       }
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
       return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
@@ -326,20 +285,6 @@ export class MachineHost implements SandboxHost {
       await closeLogs(logs);
       throw error;
     }
-  }
-
-  /** Resumes a guest that the previous runner left paused or frozen because it ended during a pause, resume or capture. */
-  async #recoverPaused(
-    { vm }: RunningVm,
-    agent: AgentConnection,
-    renewal: () => Promise<IdentityUpdate>,
-    patience: AbortSignal,
-  ): Promise<void> {
-    const wasPaused = !(await vm.isRunning());
-    if (wasPaused) await vm.continue();
-    const guest = await agent.connected();
-    const { frozen } = await guest.hello();
-    if (wasPaused || frozen) await renewIdentity(guest, await renewal(), { signal: patience });
   }
 
   async localState(vmId: string): Promise<LocalState> {
@@ -362,18 +307,7 @@ export class MachineHost implements SandboxHost {
     const vmId = assignment.vm_id;
     if (!(await this.localState(vmId)).memory) return;
     try {
-      const restore = async (rootImagePath: string) =>
-        await this.#starts.fromMemory(assignment, rootImagePath, 'flushing', () => undefined, signal);
-      const { running } = await this.#starts.whenAdmitted(assignment, past, restore, signal);
-      const agent = new AgentConnection(() => undefined, log);
-      try {
-        // Frozen processes are killed without thawing.
-        const guest = await agent.open(running.agentSocketPath, signal);
-        await powerOff(running, guest, 0, signal);
-      } finally {
-        agent.close();
-        await running.vm.kill();
-      }
+      await flushMemory(this.#starts, assignment, past, signal, log);
     } catch (error) {
       signal.throwIfAborted();
       log.warn({ vm: vmId, err: error }, 'a suspend image is discarded without flushing its dirty pages');
