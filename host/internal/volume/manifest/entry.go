@@ -142,7 +142,12 @@ func (e *Entry) EachRef(visit func(*Ref)) {
 
 // SameAttributes compares owner, mode and extended attributes.
 func SameAttributes(a, b *Entry) bool {
-	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && string(a.Xattrs) == string(b.Xattrs) && sameChunks(a.XattrRefs, b.XattrRefs)
+	return a.Mode == b.Mode && a.UID == b.UID && a.GID == b.GID && SameXattrs(a, b)
+}
+
+// SameXattrs compares extended attributes.
+func SameXattrs(a, b *Entry) bool {
+	return string(a.Xattrs) == string(b.Xattrs) && sameChunks(a.XattrRefs, b.XattrRefs)
 }
 
 // SameContent compares what a file or link holds. Both must have their Extents.

@@ -86,9 +86,8 @@ func (m *merger) mixed(s *spot) (*manifest.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	theirsSame := string(old.Xattrs) == string(s.new.Xattrs) && sameRefs(old.XattrRefs, s.new.XattrRefs)
 	switch {
-	case theirsSame:
+	case manifest.SameXattrs(old, s.new):
 		entry.Xattrs, entry.XattrRefs = block, nil
 	case !isBlock(block, old) && !isBlock(block, s.new):
 		clash = true
@@ -97,18 +96,6 @@ func (m *merger) mixed(s *spot) (*manifest.Entry, error) {
 		return &entry, m.conflict(s.path, s.path, limbo.Attributes)
 	}
 	return &entry, nil
-}
-
-func sameRefs(a, b []manifest.Ref) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Digest != b[i].Digest {
-			return false
-		}
-	}
-	return true
 }
 
 // setFolderTimes is last: what is created in a folder changes its mtime.
