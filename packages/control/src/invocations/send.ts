@@ -9,11 +9,10 @@ import {
   FUNCTION_VERSION_HEADER,
   INVOCATION_ID_HEADER,
 } from '@releap/contract';
-import { Agent, type Dispatcher } from 'undici';
+import type { Agent, Dispatcher } from 'undici';
+import { gatewayAgent } from '../functions/gateway-agent.ts';
 import { isStorableResult, type InvocationOutcome } from './store.ts';
 
-/** Of gateways: how long until a connection is there. */
-const CONNECT_MS = 5_000;
 /** Of a handler's answer, in an error. */
 const EXCERPT_CHARS = 500;
 const CHUNK_BYTES = 64 * 1024;
@@ -85,13 +84,7 @@ const UNSENT_CODES: readonly string[] = [
 
 export function createSender(): { send: Send; close(): Promise<void> } {
   // Deadlines are those of the request; the number of requests is bounded by the worker.
-  const agent = new Agent({
-    connections: null,
-    pipelining: 1,
-    connect: { timeout: CONNECT_MS },
-    headersTimeout: 0,
-    bodyTimeout: 0,
-  });
+  const agent = gatewayAgent();
   return { send: (request) => send(agent, request), close: () => agent.destroy() };
 }
 

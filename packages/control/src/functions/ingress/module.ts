@@ -11,14 +11,12 @@ import {
 } from '@releap/contract';
 import { queryOne, statement } from '@releap/database';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import { Agent } from 'undici';
 import type { ControlContext } from '../../context.ts';
 import { answerError } from '../../http/errors.ts';
 import type { Module } from '../../module.ts';
 import { gatewayAddress } from '../gateway-address.ts';
+import { gatewayAgent } from '../gateway-agent.ts';
 import { passThrough } from './pass-through.ts';
-
-const CONNECT_MS = 5_000;
 
 const REGION = statement<{ region: string }>(
   'ingress-function-region',
@@ -28,14 +26,8 @@ const REGION = statement<{ region: string }>(
 type Called = FastifyRequest<{ Params: { project?: string; name: string } }>;
 
 export function functionIngressModule({ authenticator, cleanup, database, regions }: ControlContext): Module {
-  const agent = new Agent({
-    connections: null,
-    pipelining: 1,
-    connect: { timeout: CONNECT_MS },
-    // The gateway bounds the time in the queue and that of the handler.
-    headersTimeout: 0,
-    bodyTimeout: 0,
-  });
+  // The gateway bounds the time in the queue and that of the handler.
+  const agent = gatewayAgent();
   cleanup.defer(() => agent.destroy());
 
   /** Where the function runs. An unknown one is refused by any gateway. */
