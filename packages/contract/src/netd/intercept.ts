@@ -6,6 +6,7 @@
  * `remove`, `synced` and `ping` are answered by `done`. Values are held in memory only, and are in no message to the runner.
  */
 import { Type, type Static } from 'typebox';
+import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
 import { NetdLogMessage } from './messages.ts';
 
 /** Version of this protocol. */
@@ -16,8 +17,6 @@ export const INTERCEPT_REPLY_MAX_BYTES = 64 * 1024;
 /** Longest line that announces a connection. */
 export const HANDOVER_MAX_BYTES = 4 * 1024;
 
-const Seq = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
-const VmId = Type.String({ minLength: 1, maxLength: 128 });
 const Pem = Type.String({ maxLength: 4 * 1024 * 1024 });
 
 export const InterceptSecret = Type.Object({
@@ -44,12 +43,12 @@ export const RunnerToInterceptor = Type.Union([
     vm_id: VmId,
     secrets: Type.Array(InterceptSecret, { maxItems: 4_096 }),
   }),
-  Type.Object({ type: Type.Literal('remove'), seq: Seq, vm_id: VmId }),
-  Type.Object({ type: Type.Literal('synced'), seq: Seq }),
-  Type.Object({ type: Type.Literal('ping'), seq: Seq }),
+  Remove,
+  Synced,
+  Ping,
   /** Answers `sign`: an intermediate certificate for the key of that request. */
   Type.Object({ type: Type.Literal('certificate'), request: Type.String(), certificate: Pem }),
-  Type.Object({ type: Type.Literal('stop') }),
+  Stop,
 ]);
 export type RunnerToInterceptor = Static<typeof RunnerToInterceptor>;
 

@@ -13,6 +13,7 @@
  *   in this file. A runner replaces a netd of another `NETD_PROTOCOL` or `version`.
  */
 import { Type, type Static } from 'typebox';
+import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
 import { DENIAL_REASONS } from '../wire/egress-denial.ts';
 
 /** Version of this protocol. */
@@ -23,8 +24,6 @@ export const NETD_REPLY_MAX_BYTES = 512 * 1024;
 /** Longest time that an address may be open for, in seconds. */
 export const NETD_PIN_MAX_S = 2 * 3_660;
 
-const Seq = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
-const VmId = Type.String({ minLength: 1, maxLength: 128 });
 const Port = Type.Integer({ minimum: 1, maximum: 65_535 });
 const Ipv4 = Type.String({ pattern: '^\\d{1,3}(\\.\\d{1,3}){3}$' });
 const Cidr = Type.String({ pattern: '^\\d{1,3}(\\.\\d{1,3}){3}(/\\d{1,2})?$' });
@@ -76,17 +75,17 @@ export const RunnerToNetd = Type.Union([
   Hello,
   Type.Object({ type: Type.Literal('put'), seq: Seq, sandbox: NetdSandbox }),
   /** Done when nothing leads to that sandbox's address any more. */
-  Type.Object({ type: Type.Literal('remove'), seq: Seq, vm_id: VmId }),
-  Type.Object({ type: Type.Literal('synced'), seq: Seq }),
+  Remove,
+  Synced,
   /** What was pinned is not open any more. */
   Type.Object({ type: Type.Literal('forget_pins'), seq: Seq }),
-  Type.Object({ type: Type.Literal('ping'), seq: Seq }),
+  Ping,
   /** Answered with what netd has denied a sandbox. */
   Type.Object({ type: Type.Literal('denied'), seq: Seq, vm_id: VmId }),
   /** Answers `pin`: whether the addresses are open. */
   Type.Object({ type: Type.Literal('pinned'), id: Seq, granted: Type.Boolean() }),
   /** End: what is served ends with it. */
-  Type.Object({ type: Type.Literal('stop') }),
+  Stop,
 ]);
 export type RunnerToNetd = Static<typeof RunnerToNetd>;
 

@@ -4,6 +4,7 @@
  * held in memory only, and are in no message to the runner.
  */
 import { Type, type Static } from 'typebox';
+import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
 import { NetdLogMessage } from './messages.ts';
 
 /** Version of this protocol. */
@@ -12,8 +13,6 @@ export const STORES_PROTOCOL = 1;
 export const STORES_LINE_MAX_BYTES = 16 * 1024 * 1024;
 export const STORES_REPLY_MAX_BYTES = 64 * 1024;
 
-const Seq = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
-const VmId = Type.String({ minLength: 1, maxLength: 128 });
 const Key = Type.String({ minLength: 1, maxLength: 64 * 1024 });
 
 /** A mount of a sandbox, as the proxy serves it. */
@@ -58,10 +57,10 @@ export const RunnerToStoreProxy = Type.Union([
     address: Type.String({ maxLength: 64 }),
     stores: Type.Array(ProxiedStore, { maxItems: 64 }),
   }),
-  Type.Object({ type: Type.Literal('remove'), seq: Seq, vm_id: VmId }),
-  Type.Object({ type: Type.Literal('synced'), seq: Seq }),
-  Type.Object({ type: Type.Literal('ping'), seq: Seq }),
-  Type.Object({ type: Type.Literal('stop') }),
+  Remove,
+  Synced,
+  Ping,
+  Stop,
 ]);
 export type RunnerToStoreProxy = Static<typeof RunnerToStoreProxy>;
 
