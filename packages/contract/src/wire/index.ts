@@ -17,6 +17,7 @@ export * from './egress-denial.ts';
 export * from './image.ts';
 export * from './internal-invocations.ts';
 export * from './internal-operations.ts';
+export { RUNNER_REVISIONS_MAX } from './internal-revisions.ts';
 export * from './internal-secrets.ts';
 export * from './internal-stores.ts';
 export * from './internal-volumes.ts';

@@ -27,9 +27,9 @@ import {
   RunnerCertificate,
   RunnerCertificateRequest,
   RunnerSecrets,
-  RunnerSecretsRequest,
 } from './internal-secrets.ts';
-import { RUNNER_STORES_PATH, RunnerStores, RunnerStoresRequest } from './internal-stores.ts';
+import { RunnerRevisions } from './internal-revisions.ts';
+import { RUNNER_STORES_PATH, RunnerStores } from './internal-stores.ts';
 import {
   COMMIT_VOLUME_PATH,
   MISSING_VOLUME_BLOBS_PATH,
@@ -104,7 +104,7 @@ export const internalOperations = {
     summary: 'Read the values of the secrets of sandboxes that are assigned to this runner',
     description: 'Only of those whose revision has changed. A sandbox of another runner has no secrets here.',
     security: 'runner',
-    body: RunnerSecretsRequest,
+    body: RunnerRevisions,
     success: { status: 200, response: { description: 'What has changed.', schema: RunnerSecrets } },
     errors: { 503: 'The key-encryption key is temporarily unavailable.' },
   },
@@ -116,7 +116,7 @@ export const internalOperations = {
       'Read the mounted object stores of sandboxes that are assigned to this runner, with their credentials',
     description: 'Only of those whose revision has changed. A sandbox of another runner has no stores here.',
     security: 'runner',
-    body: RunnerStoresRequest,
+    body: RunnerRevisions,
     success: { status: 200, response: { description: 'What has changed.', schema: RunnerStores } },
     errors: { 503: 'The key-encryption key is temporarily unavailable.' },
   },

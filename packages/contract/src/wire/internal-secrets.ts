@@ -1,9 +1,9 @@
 /** HTTP operations of runners with which secrets are replaced at egress: values, and certificates for interception. */
 import { Type, type Static } from 'typebox';
+import { Revision } from './internal-revisions.ts';
 
 const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
 const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' });
-const Revision = Type.String({ minLength: 1, maxLength: 64 });
 /** A certificate, or some, as PEM. */
 export const CertificatePem = Type.String({
   maxLength: 16_384,
@@ -29,20 +29,6 @@ export type RunnerCertificate = Static<typeof RunnerCertificate>;
 
 /** `POST`, by a runner: the values of the secrets of its sandboxes that have changed. */
 export const RUNNER_SECRETS_PATH = '/internal/runners/secrets';
-/** Most sandboxes of one request. */
-export const RUNNER_SECRETS_MAX = 1_000;
-
-export const RunnerSecretsRequest = Type.Object({
-  sandboxes: Type.Array(
-    Type.Object({
-      id: Uuid,
-      /** What the runner has; absent for nothing. */
-      revision: Type.Optional(Revision),
-    }),
-    { maxItems: RUNNER_SECRETS_MAX },
-  ),
-});
-
 /** One secret of a sandbox. */
 export const SandboxSecret = Type.Object({
   name: Type.String(),

@@ -1,10 +1,10 @@
 /** What runners are told of mounted object stores, and the HTTP operation with which they read the credentials. */
 import { Type, type Static } from 'typebox';
+import { Revision } from './internal-revisions.ts';
 import { LIMITS } from './limits.ts';
 import { OBJECT_STORE_PROVIDERS } from './object-store.ts';
 
 const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
-const Revision = Type.String({ minLength: 1, maxLength: 64 });
 const GuestKey = Type.String({ minLength: 1, maxLength: 128 });
 
 /** A mount as the guest sees it: none of its keys is of use outside of the sandbox. */
@@ -23,20 +23,6 @@ export type GuestStore = Static<typeof GuestStore>;
 
 /** `POST`, by a runner: the mounted stores of its sandboxes that have changed, with their credentials. */
 export const RUNNER_STORES_PATH = '/internal/runners/object-stores';
-/** Most sandboxes of one request. */
-export const RUNNER_STORES_MAX = 1_000;
-
-export const RunnerStoresRequest = Type.Object({
-  sandboxes: Type.Array(
-    Type.Object({
-      id: Uuid,
-      /** What the runner has; absent for nothing. */
-      revision: Type.Optional(Revision),
-    }),
-    { maxItems: RUNNER_STORES_MAX },
-  ),
-});
-
 const Secret = Type.String({ writeOnly: true });
 
 /** A mounted store as the host's proxy needs it. */

@@ -1,6 +1,6 @@
 import { lstat, mkdir, rm } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { RUNNER_SECRETS_MAX, tokenDigest, type RunnerSecrets, type SandboxSecret } from '@releap/contract';
+import { tokenDigest, type RunnerSecrets, type SandboxSecret } from '@releap/contract';
 import {
   INTERCEPT_PROTOCOL,
   INTERCEPT_REPLY_MAX_BYTES,
@@ -60,7 +60,6 @@ export class Interceptor {
     const { dir, guestSocket, uid, netdUid, source, onDomains, log } = options;
     this.#poll = new RevisionPoll({
       sandboxes: this.#sandboxes,
-      most: RUNNER_SECRETS_MAX,
       changed: (asked) => source.changed(asked),
       put: (connection, { env }, { id, secrets }) => {
         const replaced = secrets.map((one) => withPlaceholder(one, env));

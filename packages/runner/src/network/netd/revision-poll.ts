@@ -1,5 +1,6 @@
 /** Keeps a helper process supplied with what control has for sandboxes, each with a revision. */
 import { setTimeout as sleep } from 'node:timers/promises';
+import { RUNNER_REVISIONS_MAX } from '@releap/contract';
 import { RateLimit } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 
@@ -21,8 +22,6 @@ interface Change {
 export interface RevisionPollOptions<Sandbox extends Polled, Changed extends Change, Connection> {
   /** By id. A sandbox that is put again is another object. */
   sandboxes: ReadonlyMap<string, Sandbox>;
-  /** Most sandboxes that one request may name; a host may have more. */
-  most: number;
   /** Those of these sandboxes for which control has something else than the revision says. */
   changed: (asked: readonly { id: string; revision?: string }[]) => Promise<{
     sandboxes: readonly Changed[];
@@ -85,11 +84,11 @@ export class RevisionPoll<Sandbox extends Polled, Changed extends Change, Connec
 
   /** Asks for what has changed, and passes it on. @returns whether control has answered */
   async #update(connection: Connection): Promise<boolean> {
-    const { sandboxes, most, changed, put, onUpdated, subject, log } = this.#options;
+    const { sandboxes, changed, put, onUpdated, subject, log } = this.#options;
     const asked = this.#asked().map(([id, sandbox]) => ({ id, sandbox, revision: sandbox.revision }));
     try {
-      for (let more = true, at = 0; at < asked.length; at += more ? 0 : most) {
-        const batch = asked.slice(at, at + most);
+      for (let more = true, at = 0; at < asked.length; at += more ? 0 : RUNNER_REVISIONS_MAX) {
+        const batch = asked.slice(at, at + RUNNER_REVISIONS_MAX);
         const answer = await changed(
           batch.map(({ id, revision }) => ({ id, ...(revision === undefined ? {} : { revision }) })),
         );

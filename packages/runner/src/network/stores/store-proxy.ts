@@ -1,7 +1,7 @@
 import { mkdir, readdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { RUNNER_STORES_MAX, type RunnerStores } from '@releap/contract';
+import type { RunnerStores } from '@releap/contract';
 import {
   type RunnerToStoreProxy,
   STORES_LINE_MAX_BYTES,
@@ -71,7 +71,6 @@ export class StoreProxy {
     const { dir, uid, address, changed, onPort, log } = options;
     this.#poll = new RevisionPoll({
       sandboxes: this.#sandboxes,
-      most: RUNNER_STORES_MAX,
       changed,
       isAsked: ({ isEmpty }) => isEmpty !== true,
       put: async (connection, sandbox, { id, stores }) => {
