@@ -76,13 +76,13 @@ test('prints the error of the service when it refuses a request', async () => {
   await succeed(['rm', '--wait', 'brief']);
 });
 
-test('a sandbox that fails: exit code 1, and the reason of the runner', async () => {
+test('a sandbox that fails: exit code 1, and the reason of the runner', async (t) => {
   const { script } = runner.options;
+  t.after(() => (runner.options.script = script));
   runner.options.script = (assignment) => {
     runner.observe(assignment, { status: 'failed', error: 'the disk is full' });
   };
   const { code, stdout, stderr } = await rlp(['run', 'busybox']);
-  runner.options.script = script;
   assert.deepEqual([code, stdout], [1, '']);
   assert.match(stderr, /^rlp: sandbox \S+ has failed: the disk is full\n$/);
 });

@@ -161,12 +161,12 @@ describe('a grant is revoked', () => {
     await until(() => gateway.revokedAs(id) === true);
   });
 
-  it('when its runner answers at another address', async () => {
+  it('when its runner answers at another address', async (t) => {
     const vm = await running();
     const { id } = await gateway.grant(vm.id, world.call.key);
+    t.after(() => world.database.pool.query(`update runners set data_url = replace(data_url, '/moved', '')`));
     await world.database.pool.query(`update runners set data_url = data_url || '/moved'`);
     await until(() => gateway.revokedAs(id) === false);
-    await world.database.pool.query(`update runners set data_url = replace(data_url, '/moved', '')`);
   });
 
   it('when another server has changed its sandbox', async () => {

@@ -97,12 +97,13 @@ describe('attached volumes', () => {
     assert.equal(old.assignments.size, 0);
   });
 
-  it('start 409 while the host cannot mount volumes', async () => {
+  it('start 409 while the host cannot mount volumes', async (t) => {
     await world.call('POST', '/volumes', { name: 'unmountable' });
     const vm = await a.mount('unmountable', { persistent: true });
     await world.call('POST', `/vms/${vm.id}/stop`);
     await waitFor(world.call, vm.id, 'stopped');
     const { hello } = a.runner.options;
+    t.after(() => (a.runner.options.hello = hello));
     a.runner.options.hello = { capabilities: [] };
     await a.runner.connect();
     const refused = await world.call('POST', `/vms/${vm.id}/start`);
