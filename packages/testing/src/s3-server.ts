@@ -14,6 +14,8 @@ export interface TestS3Server extends AsyncDisposable {
   client: S3Client;
   /** Creates a bucket. @returns the options of a store in it */
   bucket(name: string): Promise<S3StoreOptions>;
+  /** Kills it. */
+  [Symbol.asyncDispose](): Promise<void>;
 }
 
 // Debian's Python, whose packages include swift: another one may be first in PATH.
@@ -25,7 +27,7 @@ const REGION = 'us-east-1';
 /** Requests to `BUCKET.s3.test` name their bucket in the host, wherever that name leads. */
 export const S3_DOMAIN = 's3.test';
 
-/** @param dir an existing folder; the server stores its data below it */
+/** @param dir an existing folder; the server stores its data below it, and has what an earlier one has stored there */
 export async function startS3Server(dir: string): Promise<TestS3Server> {
   const child = spawn('setpriv', ['--pdeathsig', 'KILL', '--', PYTHON, SCRIPT, path.join(dir, 'swift')], {
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -1,6 +1,6 @@
 """OpenStack Swift with its S3 API in one process, for tests: one proxy, one disk, one replica, one user.
 
-Arguments: a new folder for its data. Prints the port that it listens on at 127.0.0.1, and runs until it is killed.
+Arguments: a folder for its data, new or that of a server that was killed. Prints the port that it listens on at 127.0.0.1, and runs until it is killed.
 The user is test:tester, its secret is testing; signatures are checked by s3api.
 """
 import eventlet
@@ -109,7 +109,7 @@ def with_cache(app):
 def main(folder):
     # Instead of those in /etc/swift/swift.conf. Rings are not loaded without.
     utils.HASH_PATH_SUFFIX = b"test"
-    os.makedirs(os.path.join(folder, "devices", "disk", "tmp"))
+    os.makedirs(os.path.join(folder, "devices", "disk", "tmp"), exist_ok=True)
     sockets = {"proxy": eventlet.listen(("127.0.0.1", 0))}
     for kind in ("account", "container", "object"):
         sockets[kind] = eventlet.listen(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-/** Forwards requests to a control plane, apart from those that are to fail. */
+/** Forwards requests to a control plane or a store, apart from those that are to fail. */
 import { once } from 'node:events';
 import { createServer, request, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
@@ -59,6 +59,10 @@ export class FailingProxy {
       }
       answer.writeHead(response.statusCode ?? 502, response.headers);
       response.pipe(answer);
+      // Breaks off the answer where the target does.
+      response.once('close', () => {
+        if (!response.complete) answer.destroy();
+      });
     });
   }
 }
