@@ -15,6 +15,7 @@ import { startImages } from './assembly/images.ts';
 import { createWarmVms } from './assembly/warm-vms.ts';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
+import { pinnedProgram } from './host/pinned-program.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
 import { ControlLink } from './link/control-link.ts';
@@ -49,7 +50,7 @@ import { findVolumeProblem } from './volume/probe-volumes.ts';
 import { VolumeClient } from './volume/volume-client.ts';
 import { VolumeCopies } from './volume/volume-copies.ts';
 import { VolumeReconciler } from './volume/volume-reconciler.ts';
-import { Voltree } from './volume/voltree.ts';
+import { Voltree, VOLTREE } from './volume/voltree.ts';
 import { XfsDisks } from './volume/xfs-disks.ts';
 
 /** User of the VMMs that boot templates. No sandbox has it, and no usual account. */
@@ -167,7 +168,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     folder: join(folder, 'volumes'),
     quarantine: volumeQuarantine,
     client: new VolumeClient(store),
-    voltree: new Voltree(),
+    voltree: new Voltree(await pinnedProgram(VOLTREE, join(folder, 'programs'))),
     disks: new XfsDisks(),
     hostName: id.slice(0, 8),
     commitEveryMs: options.volumeCommitMs,

@@ -8,7 +8,7 @@ import { run } from '../process/index.ts';
 import type { VolumePaths } from './volume-paths.ts';
 
 /** The static binary; set-up builds it. */
-const VOLTREE = fileURLToPath(new URL('../../../../build/host/voltree', import.meta.url));
+export const VOLTREE = fileURLToPath(new URL('../../../../build/host/voltree', import.meta.url));
 
 /**
  * For a tree of millions of files on a slow disk, and its packs on a slow network. A command that was interrupted is
@@ -67,6 +67,13 @@ const Store = Compile(Type.Object({ store: Blob }));
 export type MovePack = (pack: Static<typeof Blob>, signal: AbortSignal) => Promise<void>;
 
 export class Voltree {
+  readonly #program: string;
+
+  /** @param program path of the binary */
+  constructor(program: string) {
+    this.#program = program;
+  }
+
   /**
    * Packs what differs from the base into `outgoing`, unless nothing does. It is pending until `accept`. When there are
    * many packs the first ones are stored and removed meanwhile, also if nothing differs after all.
@@ -77,12 +84,12 @@ export class Voltree {
     signal: AbortSignal,
   ): Promise<TreeCommit> {
     const args = ['--root', data, '--state', state, '--out', outgoing];
-    return await command('commit', args, signal, { store });
+    return await this.#command('commit', args, signal, { store });
   }
 
   /** Makes the pending commit the base, if it is not. Conflicts that were returned are not returned again: they must be kept. */
   async accept({ state }: VolumePaths, root: string, signal: AbortSignal): Promise<void> {
-    await command('accept', ['--state', state, root], signal);
+    await this.#command('accept', ['--state', state, root], signal);
   }
 
   /**
@@ -96,7 +103,7 @@ export class Voltree {
     signal: AbortSignal,
   ): Promise<void> {
     const args = ['--root', data, '--state', state, '--manifest', manifest, '--packs', incoming];
-    await command('checkout', args, signal, { fetch });
+    await this.#command('checkout', args, signal, { fetch });
   }
 
   /**
@@ -112,38 +119,38 @@ export class Voltree {
     signal: AbortSignal,
   ): Promise<{ applied: number; conflicts: MergeConflict[] }> {
     const args = ['--root', data, '--state', state, '--manifest', manifest, '--packs', incoming];
-    return await command('merge', [...args, '--limbo', limbo, '--name', name], signal, { fetch });
+    return await this.#command('merge', [...args, '--limbo', limbo, '--name', name], signal, { fetch });
   }
-}
 
-async function command<C extends Command>(
-  name: C,
-  args: readonly string[],
-  signal: AbortSignal,
-  moves: Moves = {},
-): Promise<Static<(typeof OUTPUT)[C]>> {
-  const packs = new PackRequests(signal);
-  let printed = '';
-  try {
-    await run(VOLTREE, [name, ...args], {
-      deadlineMs: DEADLINE_MS,
-      signal: packs.signal,
-      feed: (stdin) => packs.answerTo(stdin),
-      lineMax: OUTPUT_MAX_CHARS,
-      onLine: (line) => {
-        const message: unknown = JSON.parse(line);
-        if (Fetch.Check(message)) packs.move(message.fetch, moves.fetch);
-        else if (Store.Check(message)) packs.move(message.store, moves.store);
-        else printed = line;
-      },
-    });
-  } finally {
-    await packs.end();
+  async #command<C extends Command>(
+    name: C,
+    args: readonly string[],
+    signal: AbortSignal,
+    moves: Moves = {},
+  ): Promise<Static<(typeof OUTPUT)[C]>> {
+    const packs = new PackRequests(signal);
+    let printed = '';
+    try {
+      await run(this.#program, [name, ...args], {
+        deadlineMs: DEADLINE_MS,
+        signal: packs.signal,
+        feed: (stdin) => packs.answerTo(stdin),
+        lineMax: OUTPUT_MAX_CHARS,
+        onLine: (line) => {
+          const message: unknown = JSON.parse(line);
+          if (Fetch.Check(message)) packs.move(message.fetch, moves.fetch);
+          else if (Store.Check(message)) packs.move(message.store, moves.store);
+          else printed = line;
+        },
+      });
+    } finally {
+      await packs.end();
+    }
+    const value: unknown = JSON.parse(printed);
+    if (!validators[name].Check(value))
+      throw new Error(`voltree ${name} printed something else: ${printed.slice(0, 200)}`);
+    return value as Static<(typeof OUTPUT)[C]>;
   }
-  const value: unknown = JSON.parse(printed);
-  if (!validators[name].Check(value))
-    throw new Error(`voltree ${name} printed something else: ${printed.slice(0, 200)}`);
-  return value as Static<(typeof OUTPUT)[C]>;
 }
 
 /** What a command may ask for. */

@@ -10,7 +10,7 @@ import { Quarantine } from '../../src/quarantine/quarantine.ts';
 import { VolumeClient } from '../../src/volume/volume-client.ts';
 import { VolumeCopies } from '../../src/volume/volume-copies.ts';
 import { VolumeReconciler } from '../../src/volume/volume-reconciler.ts';
-import { Voltree } from '../../src/volume/voltree.ts';
+import { Voltree, VOLTREE } from '../../src/volume/voltree.ts';
 import { XfsDisks } from '../../src/volume/xfs-disks.ts';
 
 export interface VolumeHostOptions {
@@ -40,7 +40,7 @@ export async function openCopies(options: VolumeHostOptions): Promise<VolumeCopi
     folder: volumes,
     quarantine,
     client: new VolumeClient(store),
-    voltree: new Voltree(),
+    voltree: new Voltree(VOLTREE),
     disks: new XfsDisks(),
     hostName: id.slice(0, 8),
     commitEveryMs: options.commitEveryMs ?? 3_600_000,
