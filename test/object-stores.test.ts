@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { CreateBucketCommand, GetObjectCommand, PutObjectCommand } from '@aws-sdk/client-s3';
 import { eventually } from '@releap/testing/eventually';
+import { isNightly } from '@releap/testing/repetitions';
 import { startS3Server, type TestS3Server } from '@releap/testing/s3-server';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
@@ -12,6 +14,10 @@ import { terminal } from './support/terminal.ts';
 const SMALL = { image: 'busybox', cpu: 1, mem_mib: 512, scratch_mib: 128, persistent: true };
 /** Of a read that fails: some attempts, each of which may be silent for half a minute. */
 const READ_END_MS = 300_000;
+/** Of an upload that has failed for a while: the pauses between its attempts grow. */
+const UPLOAD_MS = 300_000;
+/** How long the server refuses everything, in the nightly run. */
+const BUSY_MS = 60_000;
 
 describe('mounted object stores', () => {
   let service: Service;
@@ -95,6 +101,15 @@ describe('mounted object stores', () => {
       const { body } = await service.call('GET', `/vms/${id}?wait_exact=${status}&timeout_ms=60000`);
       return body['status'] === status;
     });
+  };
+
+  /** Writes a file, and closes it when the server answers every request with 503: to open it may read its folder. */
+  const closedWhileBusy = async (name: string) => {
+    const [path, close] = [`/mnt/models/${name}`, `/tmp/close-${name}`];
+    const writer = `(echo ${name}; until [ -e ${close} ]; do sleep 0.1; done) > ${path} 2> /dev/null`;
+    await ok(`${writer} & until [ -s ${path} ]; do sleep 0.1; done`);
+    faults.mode = 'busy';
+    await ok(`touch ${close}`);
   };
 
   test('are there from the start, although the egress policy allows nothing, for every user', async () => {
@@ -293,7 +308,7 @@ describe('mounted object stores', () => {
     await service.remove(child);
   });
 
-  test('survive a full bucket, a server that answers uploads with 503 for a while, a pause, and a stop', async () => {
+  test('survive a full bucket, a server that answers everything with 503 for a while, a pause, and a stop', async () => {
     faults.objects.set('models/later', { status: 503, code: 'SlowDown' });
     faults.objects.set('models/full', { status: 507, code: 'InsufficientStorage' });
     faults.objects.set('models/quota', { status: 403, code: 'QuotaExceeded' });
@@ -305,26 +320,32 @@ describe('mounted object stores', () => {
       JSON.stringify(refused.body),
     );
     assert.equal(await ok('cd /mnt/models && cat later full quota'), 'later\nfull\nquota\n');
-    await eventually('what the console says of each', async () => {
-      const { body: console } = await service.call<string>('GET', `/vms/${id}/logs`);
-      for (const said of [/later.*(SlowDown|503)/, /full.*(InsufficientStorage|507)/, /quota.*(Quota|403)/])
-        assert.match(JSON.stringify(console), said);
-      return true;
-    });
+    const { body: console } = await service.call<string>('GET', `/vms/${id}/logs`);
+    for (const said of [/later.*(SlowDown|503)/, /full.*(InsufficientStorage|507)/, /quota.*(Quota|403)/])
+      assert.match(JSON.stringify(console), said);
+    await closedWhileBusy('busy');
+    await eventually('a list that fails', async () => (await run('ls /mnt/models/dir')).code !== 0);
     await change('pause', 'paused');
     assert.match(String((await mount({ object_store: 'all', mount_path: '/x' })).body['error']), /is paused/);
     await change('resume', 'running');
+    assert.equal(await ok('echo alive'), 'alive\n');
+    if (isNightly()) await sleep(BUSY_MS);
+    faults.mode = 'pass';
     faults.objects.clear();
-    for (const key of ['later', 'full', 'quota'])
-      await eventually(`the upload of ${key}`, async () =>
-        (await read(`models/${key}`)) === `${key}\n` ? true : undefined,
+    for (const key of ['later', 'full', 'quota', 'busy'])
+      await eventually(
+        `the upload of ${key}`,
+        async () => ((await read(`models/${key}`)) === `${key}\n` ? true : undefined),
+        UPLOAD_MS,
       );
-    await ok('echo at the end > /mnt/models/last');
+    await closedWhileBusy('last');
     await change('stop', 'stopped');
     await change('start', 'running');
+    assert.equal(await ok('echo alive'), 'alive\n');
+    faults.mode = 'pass';
     // What the stop did not wait for is uploaded now.
-    await eventually('the last upload', async () => (await read('models/last')) === 'at the end\n');
-    assert.equal(await ok('cat /mnt/models/last'), 'at the end\n');
+    await eventually('the last upload', async () => (await read('models/last')) === 'last\n', UPLOAD_MS);
+    assert.equal(await ok('cat /mnt/models/last'), 'last\n');
     assert.deepEqual(await mountsOf(), ['models /mnt/models']);
   });
 

@@ -23,7 +23,8 @@ export type ObjectFault =
   | 'stall';
 
 export class StoreFaults {
-  mode: 'pass' | 'hang' = 'pass';
+  /** `busy`: every request gets 503. */
+  mode: 'pass' | 'hang' | 'busy' = 'pass';
   readonly objects = new Map<string, ObjectFault>();
   /** Requests with another session token are refused; those without one are not. */
   token: string | undefined;
@@ -37,6 +38,7 @@ export class StoreFaults {
     this.#server = createServer((request, response) => {
       request.on('error', () => undefined);
       if (this.mode === 'hang') return;
+      if (this.mode === 'busy') return fail(response, { status: 503, code: 'SlowDown' });
       const token = request.headers['x-amz-security-token'];
       if (token !== undefined && token !== this.token)
         return fail(response, { status: 400, code: 'ExpiredToken' });
