@@ -62,7 +62,7 @@ describe('a service that is started once on an empty database, and then on its o
 
   it('has every persistent byte, for its runner belongs to another deployment and touches nothing', async () => {
     const child = service.spawn({ DATABASE_URL: await emptyDatabase() });
-    await eventually('a refusal', () => /belongs to deployment/.test(service.output), 120_000);
+    await eventually('a refusal', () => /belongs to deployment/.test(service.output));
     const exited = once(child, 'exit');
     child.kill('SIGTERM');
     await exited;
@@ -77,12 +77,12 @@ describe('a service that is started once on an empty database, and then on its o
     // As an older version of the runner has left it.
     await rm(deployment);
     await service.boot({ DATABASE_URL: await emptyDatabase() });
-    await eventually('quarantine', async () => (await quarantined()).length === 1, 60_000);
+    await eventually('quarantine', async () => (await quarantined()).length === 1);
     await service.stop();
     // It has joined the empty one: the operator corrects that.
     await rm(deployment);
     await service.boot();
-    await eventually('the way back', async () => (await quarantined()).length === 0, 60_000);
+    await eventually('the way back', async () => (await quarantined()).length === 0);
     await startsAsItWas();
   });
 });

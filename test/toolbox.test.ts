@@ -7,8 +7,6 @@ import { sharedService } from '@releap/testing/shared-service';
 import type { Service } from '@releap/testing/service';
 import { WebSocket } from 'ws';
 
-const PATIENCE_MS = 180_000;
-
 describe('sessions and terminals of a sandbox', () => {
   let service: Service;
   let base: string;
@@ -49,8 +47,7 @@ describe('sessions and terminals of a sandbox', () => {
     return { status: answer.status, body: (text === '' ? {} : JSON.parse(text)) as T };
   }
   async function reaches(id: string, status: string): Promise<void> {
-    const path = `/vms/${id}?wait_exact=${status}&timeout_ms=${PATIENCE_MS}`;
-    assert.equal((await service.call<{ status: string }>('GET', path)).body.status, status);
+    assert.equal((await service.waitFor(id, status))['status'], status);
   }
 
   test('answer 501 where the image has no program for an operation', async () => {
@@ -83,7 +80,8 @@ describe('sessions and terminals of a sandbox', () => {
     child = forked.body.vm_id;
     assert.equal((await service.call('POST', `/vms/${source}/pause`)).status, 200);
     await reaches(source, 'paused');
-    assert.equal((await call(source, 'GET', 'work-dir')).status, 409);
+    // Gateways hear of it after those who wait for it at the API.
+    await eventually('a refusal', async () => (await call(source, 'GET', 'work-dir')).status === 409);
     assert.equal((await service.call('POST', `/vms/${source}/resume`)).status, 200);
     for (const id of [child, source]) {
       await reaches(id, 'running');

@@ -111,11 +111,11 @@ describe('a registry that attacks', () => {
       const timer = setInterval(() => response.write('x'), 20);
       response.once('close', () => clearInterval(timer));
     });
-    await using store = openStore({ stallMs: 400 });
+    await using store = openStore({ stallMs: 1_500 });
     await refuses(
       store.ensure(from(registry)),
       'timeout',
-      /sent (nothing for 0.4 s|\d+ bytes in \d+ s) while/,
+      /sent (nothing for 1.5 s|\d+ bytes in \d+ s) while/,
     );
     drips = true;
     await refuses(store.ensure(from(registry)), 'timeout', /sent \d+ bytes in \d+ s .*; at least 524288/);
