@@ -15,6 +15,9 @@ import { until } from './eventually.ts';
 export type GatewayAnswer = Extract<GatewayControlMessage, { type: 'grant' | 'function' | 'refusal' }>;
 type Revoke = Extract<GatewayControlMessage, { type: 'revoke' }>;
 
+/** While a version is tried, each answer takes seconds. */
+const TRIES = 24;
+
 /** A gateway's end of its link to the control plane. */
 export class GatewayClient implements Disposable {
   readonly revoked: Revoke[] = [];
@@ -76,12 +79,15 @@ export class GatewayClient implements Disposable {
     return { id, answer };
   }
 
-  /** An instance of a function, once it runs. @throws when it is refused */
+  /** An instance of a function, once it runs; asks again while its version is tried, as gateways do. @throws when it is refused */
   async instance(versionId: string, instance?: string): Promise<GatewayGrant> {
     const target = { kind: 'function-instance', version_id: versionId, ...(instance && { instance }) };
-    const answer = await this.ask(target);
-    if (answer.type !== 'grant') assert.fail(JSON.stringify(answer));
-    return answer;
+    for (let tries = 1; ; tries += 1) {
+      const answer = await this.ask(target);
+      if (answer.type === 'grant') return answer;
+      const isTried = answer.type === 'refusal' && answer.not_tried_yet === true;
+      if (!isTried || tries === TRIES) assert.fail(JSON.stringify(answer));
+    }
   }
 
   release(ids: readonly number[], discard = false): void {
