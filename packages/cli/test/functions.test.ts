@@ -125,12 +125,12 @@ describe('rlp fn deploy', () => {
     const large = await mkdtemp(join(tmpdir(), 'rlp-large-context-'));
     try {
       await writeFile(join(large, 'Dockerfile'), 'FROM busybox\n');
-      await writeFile(join(large, 'data'), Buffer.alloc(40 * 2 ** 20));
+      await writeFile(join(large, 'data'), Buffer.alloc(9 * 2 ** 20));
       const refused = await project.rlp(['fn', 'deploy', 'app', large]);
       assert.equal(refused.code, 1, refused.stderr);
       assert.match(
         refused.stderr,
-        /too large: at most 8388608 bytes \(8 MiB\).* The context has 41 MiB in 2 files\n$/,
+        /too large: at most 8388608 bytes \(8 MiB\).* The context has 10 MiB in 2 files\n$/,
       );
     } finally {
       await rm(large, { recursive: true });
