@@ -4,7 +4,7 @@ import { execFile } from 'node:child_process';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
-import { daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
+import { daytonaOf, fails, PATIENT, sdk, type Untyped } from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { recordMethods } from './support/sdk-methods.ts';
@@ -15,11 +15,12 @@ let sandbox: Untyped;
 before(async () => {
   service = await sharedService();
   // GiB. What a create without a snapshot starts from.
-  sandbox = await daytonaOf(service).create({
+  const request = {
     snapshot: 'debian',
     envVars: { A: 'b' },
     resources: { cpu: 1, memory: 0.5, disk: 0.5 },
-  });
+  };
+  sandbox = await daytonaOf(service).create(request, PATIENT);
 });
 after(async () => {
   await sandbox?.delete();

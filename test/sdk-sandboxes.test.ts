@@ -1,7 +1,7 @@
 /** Sandboxes through the unmodified `@daytonaio/sdk`: only its URL is another one. */
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
-import { apiClient, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
+import { apiClient, daytonaOf, fails, PATIENT, sdk, type Untyped } from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { recordMethods } from './support/sdk-methods.ts';
@@ -16,13 +16,14 @@ let sandbox: Untyped;
 before(async () => {
   service = await sharedService();
   daytona = daytonaOf(service);
-  sandbox = await daytona.create({
+  const request = {
     image: 'busybox',
     name: 'sdk-one',
     envVars: { COLOUR: 'blue' },
     labels: { team: 'x' },
     resources: SMALL,
-  });
+  };
+  sandbox = await daytona.create(request, PATIENT);
 });
 after(async () => {
   await service?.[Symbol.asyncDispose]();
@@ -166,7 +167,7 @@ describe('a sandbox of the SDK', () => {
   });
 
   test('create() of a registered snapshot has the default size; delete() ends it while it runs', async () => {
-    const made = await daytona.create({ snapshot: 'busybox' });
+    const made = await daytona.create({ snapshot: 'busybox' }, PATIENT);
     assert.deepEqual(
       [made.state, made.snapshot, made.cpu, made.memory, made.disk],
       ['started', 'busybox', 1, 1, 3],

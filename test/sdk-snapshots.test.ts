@@ -5,7 +5,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
-import { apiClient, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
+import { apiClient, daytonaOf, fails, PATIENT, sdk, type Untyped } from '@releap/testing/daytona';
 import { temporaryFolder, writeOciLayout } from '@releap/testing/oci';
 import { startRegistry, type TestRegistry } from '@releap/testing/registry';
 import type { Service } from '@releap/testing/service';
@@ -90,7 +90,7 @@ describe('a snapshot of the declarative builder', () => {
   });
 
   test('sandboxes start from it with its size, and have preview URLs, plain and signed', async () => {
-    const sandbox = await daytona.create({ snapshot: 'sdk/built:1' });
+    const sandbox = await daytona.create({ snapshot: 'sdk/built:1' }, PATIENT);
     assert.deepEqual([sandbox.memory, sandbox.disk, sandbox.snapshot], [0.25, 0.25, 'sdk/built:1']);
     const serve = `cat /made; echo $COLOUR; mkdir /www; echo page > /www/index.html; httpd -p ${PORT} -h /www`;
     assert.equal((await sandbox.process.executeCommand(serve)).result, 'made with care\nblue\n');
@@ -136,13 +136,13 @@ test('an image from a registry is pulled for a snapshot; a broken Dockerfile fai
 });
 
 test('create() builds an Image for the sandbox, and says why it could not start', async () => {
-  const sandbox = await daytona.create({ image: image(), resources: SMALL });
+  const sandbox = await daytona.create({ image: image(), resources: SMALL }, PATIENT);
   assert.deepEqual([sandbox.state, sandbox.buildInfo.dockerfileContent], ['started', image().dockerfile]);
   assert.equal((await sandbox.process.executeCommand('cat /made')).result, 'made with care\n');
   await sandbox.delete();
 
   await fails(
-    () => daytona.create({ snapshot: `${registry.host}/nothing:1`, name: 'unstartable' }),
+    () => daytona.create({ snapshot: `${registry.host}/nothing:1`, name: 'unstartable' }, PATIENT),
     sdk.DaytonaError,
     /status: error, error reason: .*nothing/s,
   );

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { computeSdk, daytonaOf, fails, sdk, type Untyped } from '@releap/testing/daytona';
+import { computeSdk, daytonaOf, fails, PATIENT, sdk, type Untyped } from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { until } from '@releap/testing/eventually';
@@ -20,7 +20,8 @@ before(async () => {
   service = await sharedService();
   daytona = daytonaOf(service);
   // GiB.
-  sandbox = await daytona.create({ image: 'busybox', resources: { cpu: 1, memory: 0.25, disk: 0.25 } });
+  const resources = { cpu: 1, memory: 0.25, disk: 0.25 };
+  sandbox = await daytona.create({ image: 'busybox', resources }, PATIENT);
 });
 after(async () => {
   await service?.[Symbol.asyncDispose]();

@@ -19,6 +19,9 @@ export const computeSdk = (): Untyped => load('@computesdk/daytona');
 // The SDK sends its requests to no proxy of this machine, and takes the code path of a plain Node process.
 process.env['NO_PROXY'] = '127.0.0.1,localhost';
 
+/** The SDK gives up on a create after a minute, which a build of its image on a busy machine takes longer than. */
+export const PATIENT = { timeout: 600 };
+
 /** A client of the service, as its users make one: with another URL. */
 export function daytonaOf({ bootstrap }: Pick<Service, 'bootstrap'>, options: object = {}): Untyped {
   return new sdk.Daytona({ apiKey: bootstrap.api_key, apiUrl: bootstrap.compat_url, ...options });
