@@ -1,6 +1,13 @@
 /** The Fastify server on which planes are mounted. */
 import type { Server } from 'node:http';
-import { ApiError, BOUNDS, COMPAT_PREFIX, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
+import {
+  ApiError,
+  BOUNDS,
+  COMPAT_PREFIX,
+  discardBody,
+  REQUEST_ID_HEADER,
+  requestIdSource,
+} from '@releap/contract';
 import fastify, {
   LogController,
   type FastifyBaseLogger,
@@ -81,9 +88,11 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     watchBody(request, reply, bodyLimits);
     done();
   });
-  app.addHook('onSend', (request, reply, _payload, done) => {
+  app.addHook('onSend', async (request, reply) => {
     reply.header(REQUEST_ID_HEADER, request.id);
-    done();
+    // A body that did not arrive in time is not waited for again.
+    if (reply.statusCode >= 400 && reply.statusCode !== 408 && !(await discardBody(request.raw)))
+      reply.header('connection', 'close');
   });
   if (log.isLevelEnabled('debug')) {
     app.addHook('onResponse', (request, reply, done) => {
