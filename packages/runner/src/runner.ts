@@ -46,7 +46,7 @@ import { RecordStore } from './reconcile/sandbox-record.ts';
 import { runnerId } from './runner-id.ts';
 import { DEFAULT_MACHINE_SIZE, type RunnerOptions } from './runner-options.ts';
 import { AddressStreams } from './ports/address-streams.ts';
-import { findVolumeProblem } from './volume/probe-volumes.ts';
+import { VolumeProbe } from './volume/probe-volumes.ts';
 import { VolumeClient } from './volume/volume-client.ts';
 import { VolumeCopies } from './volume/volume-copies.ts';
 import { VolumeReconciler } from './volume/volume-reconciler.ts';
@@ -86,7 +86,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     controlUrl: options.controlUrl,
     credential: () => identity.credential(),
   });
-  const [id, { machines, cgroups, facts: accelerator, vmms }, network, volumeProblem] = await Promise.all([
+  const [id, { machines, cgroups, facts: accelerator, vmms }, network, volumeProbe] = await Promise.all([
     runnerId(join(folder, 'id')),
     openMachines({
       home,
@@ -119,9 +119,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       spare: (signal) => admission.spare(signal),
       log: log.child({ part: 'network' }),
     }),
-    findVolumeProblem(buildDir),
+    VolumeProbe.open(buildDir, log.child({ part: 'volume' })),
   ]);
-  if (volumeProblem !== undefined) log.warn(`this host cannot mount volumes: ${volumeProblem}`);
   const identity = await ControlIdentity.open({
     folder,
     runnerId: id,
@@ -245,7 +244,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       data_url: dataServer.url,
       facts,
       capabilities: [
-        ...(volumeProblem === undefined ? [VOLUMES_CAPABILITY] : []),
+        ...(volumeProbe.works ? [VOLUMES_CAPABILITY] : []),
         ...(options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY] : []),
       ],
     }),
@@ -308,6 +307,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   await artifacts.open(join(folder, 'snapshots'));
   const purge = new QuarantinePurge(quarantines, options.quarantineDays, log);
   link.start();
+  volumeProbe.watch(() => link.renew());
   usage.start();
   meter.start();
   const warmed = (async () => {
@@ -330,7 +330,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     clearInterval(relief);
     await usage.close();
     await meter.close();
-    await link.close();
+    await Promise.all([link.close(), volumeProbe.close()]);
     absences.close();
     purge[Symbol.dispose]();
     volumes.close();

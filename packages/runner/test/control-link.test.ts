@@ -234,6 +234,16 @@ describe('the link of a runner', () => {
     });
   });
 
+  it('says hello again when what it says has changed', async () => {
+    await using control = await Control.start([WELCOME, { type: 'sync', items: [] }]);
+    await using runner = new Linked(control);
+    runner.link.renew();
+    await until(() => runner.synced === 1);
+    runner.link.renew();
+    await until(() => runner.synced === 2);
+    assert.equal(control.hellos.length, 2);
+  });
+
   it('acts for no other deployment: it says so, assigns nothing, and tries again', async () => {
     await writeFile(deploymentFile(), `${randomUUID()}\n`);
     const own = (await readFile(deploymentFile(), 'utf8')).trim();

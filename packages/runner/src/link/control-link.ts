@@ -76,6 +76,8 @@ export class ControlLink {
   readonly #intake: Intake;
   readonly #closing = new AbortController();
   readonly #logged = new Set<string>();
+  /** The newest connection. */
+  #socket: WebSocket | undefined;
   /** The connection, once control has welcomed the runner on it. */
   #welcomed: WebSocket | undefined;
   #loop: Promise<void> | undefined;
@@ -118,6 +120,11 @@ export class ControlLink {
   heartbeat(): void {
     const { isReady, heldMemory } = this.#options;
     this.#send({ type: 'heartbeat', ready: isReady(), held_memory: heldMemory() });
+  }
+
+  /** Connects again, because the answer of `hello` has changed. */
+  renew(): void {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.close(1000);
   }
 
   /** Resolves once control has stored everything reported so far, or when the signal aborts. */
@@ -167,6 +174,7 @@ export class ControlLink {
       maxPayload: LINK_MESSAGE_MAX_BYTES,
       perMessageDeflate: false,
     });
+    this.#socket = socket;
     // Also while it is still dialling: a link that opens after the close would never end.
     const hangUp = (): void => socket.close(1000);
     this.#closing.signal.addEventListener('abort', hangUp, { once: true });

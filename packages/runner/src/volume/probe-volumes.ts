@@ -1,6 +1,9 @@
 /** Whether this host can mount volumes in sandboxes. */
 import { volumeProbe } from '@releap/contract/volume-probe';
+import type { Logger } from 'pino';
 import { ProcessError, runToExit } from '../process/index.ts';
+
+const RETRY_MS = 5 * 60_000;
 
 /**
  * @param buildDir folder that set-up fills
@@ -14,5 +17,63 @@ export async function findVolumeProblem(buildDir: string): Promise<string | unde
   } catch (error) {
     if (error instanceof ProcessError) return error.message;
     throw error;
+  }
+}
+
+/** Tries it at the start and, until it works, again: the host may have been too busy, or the operator has repaired it. */
+export class VolumeProbe {
+  readonly #buildDir: string;
+  readonly #log: Logger;
+  #problem: string | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #trial: Promise<void> = Promise.resolve();
+  #isClosed = false;
+
+  private constructor(buildDir: string, log: Logger) {
+    this.#buildDir = buildDir;
+    this.#log = log;
+  }
+
+  static async open(buildDir: string, log: Logger): Promise<VolumeProbe> {
+    const probe = new VolumeProbe(buildDir, log);
+    await probe.#try();
+    return probe;
+  }
+
+  get works(): boolean {
+    return this.#problem === undefined;
+  }
+
+  /** @param onWorks called once, when volumes can be mounted after all */
+  watch(onWorks: () => void, retryMs = RETRY_MS): void {
+    if (this.works || this.#isClosed) return;
+    this.#timer = setTimeout(() => {
+      this.#trial = this.#retry(onWorks, retryMs);
+    }, retryMs).unref();
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    await this.#trial;
+  }
+
+  async #retry(onWorks: () => void, retryMs: number): Promise<void> {
+    try {
+      await this.#try();
+    } catch (error) {
+      this.#log.warn({ err: error }, 'whether this host can mount volumes is unknown');
+    }
+    if (!this.works) return this.watch(onWorks, retryMs);
+    if (this.#isClosed) return;
+    this.#log.info('this host can mount volumes now');
+    onWorks();
+  }
+
+  async #try(): Promise<void> {
+    const problem = await findVolumeProblem(this.#buildDir);
+    if (problem !== undefined && problem !== this.#problem)
+      this.#log.warn(`this host cannot mount volumes: ${problem}`);
+    this.#problem = problem;
   }
 }
