@@ -1,5 +1,9 @@
+import type { ObjectStoreUnmountResponse } from '@releap/contract';
 import { CliError } from '../cli-error.ts';
 import type { Service } from './service.ts';
+
+/** Of a mount and an unmount: longer than the service waits for the host, which waits for the guest. */
+export const MOUNT_ANSWER_MS = 100_000;
 
 /** What the guest says of files that wait for their upload. Any other refusal is of a mount with which nothing is left to do. */
 const NOT_UPLOADED = /are not uploaded yet/;
@@ -8,7 +12,11 @@ const NOT_UPLOADED = /are not uploaded yet/;
  * Unmounts the object stores that a sandbox may write to, so that all that its programs have closed is in their buckets.
  * @throws when something is not uploaded within `deadlineMs`; it is tried once at least
  */
-export async function unmountStores(service: Service, id: string, deadlineMs: number): Promise<void> {
+export async function unmountStores(
+  service: Pick<Service, 'api' | 'patient'>,
+  id: string,
+  deadlineMs: number,
+): Promise<void> {
   const end = performance.now() + deadlineMs;
   const { object_store_mounts: mounts } = await service.api.listObjectStoreMounts({ params: { id } });
   const names = new Set(mounts.filter((one) => !one.read_only).map((one) => one.object_store));
@@ -16,7 +24,7 @@ export async function unmountStores(service: Service, id: string, deadlineMs: nu
     [...names].map(async (name) => {
       for (;;) {
         try {
-          return await service.api.unmountObjectStore({ params: { id, name } });
+          return await unmountStore(service, id, name);
         } catch (error) {
           if (!(error instanceof CliError)) throw error;
           if (!NOT_UPLOADED.test(error.message)) return undefined;
@@ -25,4 +33,12 @@ export async function unmountStores(service: Service, id: string, deadlineMs: nu
       }
     }),
   );
+}
+
+export function unmountStore(
+  { patient }: Pick<Service, 'patient'>,
+  id: string,
+  name: string,
+): Promise<ObjectStoreUnmountResponse> {
+  return patient.unmountObjectStore({ params: { id, name } }, { timeoutMs: MOUNT_ANSWER_MS });
 }

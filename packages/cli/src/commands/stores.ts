@@ -3,6 +3,7 @@ import { OBJECT_STORE_PROVIDERS, type ObjectStoreCreateRequest } from '@releap/c
 import { usageError } from '../cli-error.ts';
 import { findSandbox } from '../client/find-sandbox.ts';
 import { openService } from '../client/service.ts';
+import { MOUNT_ANSWER_MS, unmountStore as unmount } from '../client/unmount-stores.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { parseDuration, parseMount } from '../parse/values.ts';
@@ -87,7 +88,10 @@ export async function mountStore(context: Context, vm: string, text: string): Pr
   const body = parseMount(text);
   const service = openService(context);
   const { id } = await findSandbox(service, vm);
-  const mount = await service.api.mountObjectStore({ params: { id }, body });
+  const mount = await service.patient.mountObjectStore(
+    { params: { id }, body },
+    { timeoutMs: MOUNT_ANSWER_MS },
+  );
   if (context.options.json) printJson(context, mount);
   else print(context, mount.mount_path);
   return EXIT.ok;
@@ -118,7 +122,7 @@ export async function unmountStore(context: Context, vm: string, name: string): 
   if (name === '') throw usageError('the name of the store is empty');
   const service = openService(context);
   const { id } = await findSandbox(service, vm);
-  const gone = await service.api.unmountObjectStore({ params: { id, name } });
+  const gone = await unmount(service, id, name);
   if (context.options.json) printJson(context, gone);
   else for (const path of gone.mount_paths) print(context, path);
   return EXIT.ok;
