@@ -274,7 +274,7 @@ describe('POST /vms refuses', () => {
   it('POST /vms 503: while the database is away, with Retry-After', async () => {
     const { pool } = world.database;
     const blocker = await pool.connect();
-    // Reads go on: the periodic tasks of the server would otherwise wait with all its connections.
+    // Reads are not blocked: otherwise the periodic tasks of the server would wait and hold all its connections.
     await blocker.query('begin; lock table sandboxes in share mode');
     try {
       const [answer] = await Promise.all([

@@ -179,9 +179,9 @@ test('a gateway that dies or does not answer is said, and a begun answer is cut'
   await assert.rejects(text(response));
   await world.database.pool.query(`update regions set toolbox_proxy_url = 'http://127.0.0.1:1/toolbox'`);
   await until(async () => (await call('/fns/hello/invoke', { body: 'x' })).status === 503);
-  const nobody = await call('/fns/hello/invoke', { body: 'x' });
+  const unanswered = await call('/fns/hello/invoke', { body: 'x' });
   assert.deepEqual(
-    [nobody.headers.has('retry-after'), await nobody.json()],
+    [unanswered.headers.has('retry-after'), await unanswered.json()],
     [true, { error: 'no gateway answers; try again' }],
   );
   await world.database.pool.query('update regions set toolbox_proxy_url = null');

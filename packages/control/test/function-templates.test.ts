@@ -219,7 +219,7 @@ it('another host of the same machine fetches a template once the store has it', 
   const name = await deploy();
   const template = await onlyTemplate(name);
   await onAnother({}, async (other) => {
-    // Nobody but the host that captured it has it yet.
+    // Only the host that captured it has it yet.
     assert.deepEqual(await instance(name), { host: other.id, template: null });
     await home.artifactAssigned(template, ({ desired }) => desired === 'stored');
     await world.database.pool.query('update artifacts set stored_at = now() where id = $1', [template]);

@@ -216,7 +216,7 @@ it('POST /images: region is a slug or a global id, and the response names the sl
 it('POST /images 503: build queue degraded; nothing was created', async () => {
   const { pool } = world.database;
   const blocker = await pool.connect();
-  // Reads go on: the periodic tasks of the server would otherwise wait with all its connections.
+  // Reads are not blocked: otherwise the periodic tasks of the server would wait and hold all its connections.
   await blocker.query('begin; lock table images in share mode');
   try {
     const [answer] = await Promise.all([

@@ -370,7 +370,7 @@ describe('the store proxy, before servers that fail', () => {
     assert.equal(await (await get()).Body?.transformToString(), 'again');
   });
 
-  it('answers 503 for an endpoint that nobody listens at, and for private addresses', async () => {
+  it('answers 503 for an endpoint where nothing listens, and for private addresses', async () => {
     serve(store({ endpoint: 'http://127.0.0.1:1' }));
     assert.deepEqual((await refusal(get())).slice(0, 2), [503, 'ServiceUnavailable']);
     for (const private_ of ['http://10.0.0.1', 'http://rebinds.example', 'http://[::1]:9000']) {

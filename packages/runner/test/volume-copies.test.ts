@@ -293,7 +293,7 @@ describe('a store that is silent', () => {
   });
 });
 
-describe('a copy that nobody uses', () => {
+describe('an unused copy', () => {
   it('is removed for space once its changes are committed, and fetched again', async () => {
     const id = await volume();
     const { data } = await c.copies.open(id, 's', signal);

@@ -106,7 +106,7 @@ export function createWorker(options: WorkerOptions): Worker {
   let hasNew = false;
   /** More may wait than were leased: it is worth looking when something ends. */
   let hasBacklog = false;
-  /** The last function that was looked at before the server was full: the next pass goes on from there. */
+  /** The last function that a pass considered before all places were taken: the next pass continues after it. */
   let cursor: string | null = null;
   /** Regions whose gateways were not reached: nothing is leased before this time, on the monotonic clock. */
   const notBefore = new Map<string, number>();

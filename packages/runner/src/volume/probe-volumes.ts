@@ -9,10 +9,10 @@ const RETRY_MS = 5 * 60_000;
  * @param buildDir folder that set-up fills
  * @returns the first part that does not work, and why, in the words of `rlp doctor`; undefined when all work
  */
-export async function findVolumeProblem(buildDir: string): Promise<string | undefined> {
+export async function findVolumeProblem(buildDir: string, signal?: AbortSignal): Promise<string | undefined> {
   const { program, args, deadlineMs } = volumeProbe(buildDir);
   try {
-    const { code, stderr } = await runToExit(program, args, { deadlineMs });
+    const { code, stderr } = await runToExit(program, args, { deadlineMs, signal });
     return code === 0 ? undefined : stderr.trim() || 'no reason was given';
   } catch (error) {
     if (error instanceof ProcessError) return error.message;
@@ -27,7 +27,7 @@ export class VolumeProbe {
   #problem: string | undefined;
   #timer: NodeJS.Timeout | undefined;
   #trial: Promise<void> = Promise.resolve();
-  #isClosed = false;
+  readonly #stop = new AbortController();
 
   private constructor(buildDir: string, log: Logger) {
     this.#buildDir = buildDir;
@@ -46,14 +46,15 @@ export class VolumeProbe {
 
   /** @param onWorks called once, when volumes can be mounted after all */
   watch(onWorks: () => void, retryMs = RETRY_MS): void {
-    if (this.works || this.#isClosed) return;
+    if (this.works || this.#stop.signal.aborted) return;
     this.#timer = setTimeout(() => {
       this.#trial = this.#retry(onWorks, retryMs);
     }, retryMs).unref();
   }
 
+  /** Ends a trial that is under way. */
   async close(): Promise<void> {
-    this.#isClosed = true;
+    this.#stop.abort();
     clearTimeout(this.#timer);
     await this.#trial;
   }
@@ -64,14 +65,16 @@ export class VolumeProbe {
     } catch (error) {
       this.#log.warn({ err: error }, 'whether this host can mount volumes is unknown');
     }
+    if (this.#stop.signal.aborted) return;
     if (!this.works) return this.watch(onWorks, retryMs);
-    if (this.#isClosed) return;
     this.#log.info('this host can mount volumes now');
     onWorks();
   }
 
   async #try(): Promise<void> {
-    const problem = await findVolumeProblem(this.#buildDir);
+    const { signal } = this.#stop;
+    const problem = await findVolumeProblem(this.#buildDir, signal);
+    if (signal.aborted) return;
     if (problem !== undefined && problem !== this.#problem)
       this.#log.warn(`this host cannot mount volumes: ${problem}`);
     this.#problem = problem;

@@ -93,7 +93,7 @@ export async function volumeHost(
   return host;
 }
 
-/** Unmounts all that is mounted below a folder, whoever has mounted it. */
+/** Unmounts everything below a folder, including mounts of other processes. */
 export async function unmountBelow(folder: string): Promise<void> {
   const mounts = (await readFile('/proc/self/mountinfo', 'utf8'))
     .split('\n')
