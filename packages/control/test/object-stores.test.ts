@@ -338,7 +338,10 @@ describe('mounts of object stores', () => {
     await call('PUT', '/secrets/S3_KEY', { value: 'rotated' });
     assert.equal((await again()).sandboxes[0]?.stores[0]?.credentials?.secret_key, 'rotated');
     await call('DELETE', '/secrets/S3_TOKEN');
-    assert.match((await again()).sandboxes[0]?.stores[0]?.unusable ?? '', /S3_TOKEN .* was deleted/);
+    // "deleting a secret used by a live store makes later mounts fail": those that exist work on.
+    await world.control.runTask('secret-erasure');
+    const [kept] = (await again()).sandboxes;
+    assert.equal(kept?.stores[0]?.credentials?.session_token, 'value-of-S3_TOKEN');
     const refused = await call('POST', '/vms', {
       image: 'busybox',
       object_store_mounts: [{ object_store: 'with-mounts', mount_path: '/a' }],
@@ -346,6 +349,12 @@ describe('mounts of object stores', () => {
     assert.equal(refused.status, 409);
     assert.match(refused.body.error, /its secret "S3_TOKEN" was deleted/);
     await credentials(call);
+    const [renewed] = (await again()).sandboxes;
+    assert.equal(
+      renewed?.stores[0]?.credentials?.session_token,
+      'value-of-S3_TOKEN',
+      'the new one of its name',
+    );
     await call('DELETE', `/vms/${vm.id}`);
     assert.equal((await call('DELETE', '/object-stores/with-mounts')).status, 200);
   });

@@ -4,9 +4,15 @@ import { queryAll, statement, type Queryable } from '@releap/database';
 import type { Encryption } from '../encryption/encryption.ts';
 import { type Known, readChanged } from '../secrets/read-changed.ts';
 
-/** A secret of the store by the name that its column has; none where that is null or deleted. */
+/**
+ * A secret of the store by the name that its column has, or the last one of that name: what is mounted works on when its secret is
+ * deleted, and only later mounts are refused.
+ */
 const secret = (alias: string, column: string): string =>
-  `left join secrets ${alias} on ${alias}.project_id = o.project_id and ${alias}.name = o.${column} and ${alias}.deleted_at is null`;
+  `left join lateral (
+     select x.id, x.updated_at, x.key_id, x.envelope from secrets x
+      where x.project_id = o.project_id and x.name = o.${column}
+      order by x.deleted_at desc nulls first limit 1) ${alias} on true`;
 /** $1 sandboxes, $2 their runner, or null for any */
 const FROM = `from object_store_mounts m
      join object_stores o on o.id = m.object_store_id and o.deleted_at is null

@@ -13,7 +13,7 @@ import {
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { asRefusal, type Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
-import { isStoreCredential } from '../object-stores/credential-secrets.ts';
+import { isMountedCredential, isStoreCredential } from '../object-stores/credential-secrets.ts';
 
 /** Operations on secrets for both planes. The caller has been authorized for the project. */
 export interface Secrets {
@@ -66,8 +66,8 @@ const REMOVE = statement<{ id: string }>(
 );
 
 /**
- * Deleted secrets, with their placeholders, that no live sandbox uses and no sandbox restored from a full snapshot could
- * use. $1 one of them, or null for all
+ * Deleted secrets, with their placeholders, that no live sandbox uses, itself or for a mount, and no sandbox restored from a full
+ * snapshot could use. $1 one of them, or null for all
  */
 const ERASE = statement<{ id: string }>(
   'secret-erase',
@@ -80,6 +80,7 @@ const ERASE = statement<{ id: string }>(
         and not exists (select 1 from sandbox_secrets a join snapshots n on n.sandbox_id = a.sandbox_id
                          where a.secret_id = x.id and n.kind = 'full' and n.status <> 'deleted' and n.desired <> 'deleted'
                            and n.status <> 'failed')
+        and not ${isMountedCredential('x')}
       limit 1000 for update of x skip locked
    ), placeholders as (
      delete from sandbox_secrets where secret_id in (select id from unused)
