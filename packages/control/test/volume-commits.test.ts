@@ -32,6 +32,15 @@ const detail = async (name: string) => (await world.call('GET', `/volumes/${name
 const remove = (...vms: string[]): Promise<void> => removeSandboxes(world, vms);
 
 describe('attached volumes', () => {
+  it('"deleted by DELETE when no live sandbox has it attached": one that has failed for good does not keep it', async () => {
+    await world.call('POST', '/volumes', { name: 'of-a-failed-one', size_gb: 1 });
+    const vm = await a.mount('of-a-failed-one');
+    await world.database.pool.query(`update sandboxes set status = 'failed' where id = $1`, [vm.uuid]);
+    const gone = await world.call('DELETE', '/volumes/of-a-failed-one');
+    assert.equal(gone.status, 200, gone.text);
+    await remove(vm.id);
+  });
+
   it('are in the assignment in the order of the request; the copy is assigned before, and the sandbox can neither pause, fork nor be captured', async () => {
     const { body } = await world.call('POST', '/volumes', { name: 'attached', size_gb: 3 });
     const vm = await a.mount('attached', {

@@ -102,11 +102,15 @@ export const LOCK = statement<{ head: number }>(
   'select head from volumes where id = $1 and deleted_at is null for update',
 );
 
-/** A sandbox that has it attached; one that is being deleted may still be writing to it. $1 id */
+/**
+ * A sandbox that has it attached; one that is being deleted may still be writing to it, one that has failed and is not persistent never
+ * runs again. $1 id
+ */
 const ATTACHED = statement<{ name: string }>(
   'volume-attached',
   `select s.spec ->> 'name' as name from volume_attachments a join sandboxes s on s.id = a.sandbox_id
     where a.volume_id = $1 and s.status <> 'deleted' and (s.desired <> 'deleted' or s.status = 'deleting')
+      and (s.persistent or s.status <> 'failed')
     order by s.created_at limit 1`,
 );
 
