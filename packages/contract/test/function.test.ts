@@ -41,6 +41,7 @@ const DEFAULTS = {
   max_instances: null,
   env: {},
   snapshot_kind: 'pre_entrypoint',
+  activate: 'now',
 };
 
 describe('the deploy of a function', () => {

@@ -85,7 +85,13 @@ describe('POST /fns as a form', () => {
     ]);
     assert.equal(status, 200, text);
     const { function_id, version_id, build_job, ...rest } = body;
-    assert.deepEqual(rest, { name: 'app', version: 1, image_ref: 'dockerfile', template_state: 'building' });
+    assert.deepEqual(rest, {
+      name: 'app',
+      version: 1,
+      image_ref: 'dockerfile',
+      template_state: 'building',
+      current_version: 1,
+    });
     const job = await jobOf(build_job);
     assert.deepEqual(job.root, {
       type: 'dockerfile',
@@ -96,9 +102,17 @@ describe('POST /fns as a form', () => {
       credentials: [],
     });
     const before = (await call('GET', '/fns/app')).body;
-    assert.deepEqual([before.id, before.current_version, before.latest_version], [function_id, null, 1]);
+    assert.deepEqual(
+      [
+        before.id,
+        before.current_version.version,
+        before.current_version.template_state,
+        before.latest_version,
+      ],
+      [function_id, 1, 'building', 1],
+    );
     const [listed] = (await call('GET', '/fns')).body.functions;
-    assert.deepEqual([listed.current_version, listed.template_state], [null, 'building']);
+    assert.deepEqual([listed.current_version, listed.template_state], [1, 'building']);
     const record = (await call('GET', `/jobs/${build_job}`)).body;
     assert.deepEqual([record.kind, record.status], ['build', 'running']);
     runner.logs.set(`/builds/${build_job}/logs`, (_request, response) => response.end('STEP 1\n'));
@@ -106,7 +120,9 @@ describe('POST /fns as a form', () => {
 
     const built = digest();
     runner.built(job, { manifest_name: built, layer_count: 2 });
-    await until(async () => (await call('GET', '/fns/app')).body.current_version !== null);
+    await until(
+      async () => (await call('GET', '/fns/app')).body.current_version.template_state !== 'building',
+    );
     const { current_version: version } = (await call('GET', '/fns/app')).body;
     assert.deepEqual(
       [version.id, version.template_state, version.build_job, version.handler, version.port, version.env],
@@ -181,7 +197,19 @@ describe('POST /fns as a form', () => {
     assert.deepEqual([job.status, job.error], ['failed', failed.template_error]);
   });
 
-  it('does not replace a version that serves before it was tried, whichever build ends first', async () => {
+  it('replaces the version that serves when its image is built, and not before', async () => {
+    const call = await world.stranger();
+    await call('POST', '/fns', { name: 'app', image: 'busybox' });
+    const { body } = await post(call, [
+      ['name', 'app'],
+      ['dockerfile', 'FROM busybox\nENV A=1\n'],
+    ]);
+    assert.deepEqual([body.version, body.current_version], [2, 1]);
+    runner.built(await jobOf(body.build_job), { manifest_name: digest() });
+    await until(async () => (await call('GET', '/fns/app')).body.current_version.version === 2);
+  });
+
+  it('with activate when_ready does not replace a version that serves before it was tried, whichever build ends first', async () => {
     const call = await world.stranger();
     const versions = [];
     for (let at = 0; at < 3; at++)
@@ -190,12 +218,13 @@ describe('POST /fns as a form', () => {
           await post(call, [
             ['name', 'app'],
             ['dockerfile', `FROM busybox\nENV AT=${at}\n`],
+            ['config', '{"activate": "when_ready"}'],
           ])
         ).body,
       );
     // The second is built first: nothing serves yet, so it is current at once.
     runner.built(await jobOf(versions[1].build_job), { manifest_name: digest() });
-    await until(async () => (await call('GET', '/fns/app')).body.current_version?.version === 2);
+    await until(async () => (await call('GET', '/fns/app')).body.current_version.version === 2);
     runner.built(await jobOf(versions[0].build_job), { manifest_name: digest() });
     runner.built(await jobOf(versions[2].build_job), { manifest_name: digest() });
     await until(async () =>
@@ -214,7 +243,7 @@ describe('POST /fns as a form', () => {
     await world.restart();
     await runner.connect();
     runner.built(job, { manifest_name: digest() });
-    await until(async () => (await call('GET', '/fns/app')).body.current_version?.version === 1);
+    await until(async () => (await call('GET', '/fns/app')).body.current_version.version === 1);
   });
 
   it('has images that are not among those of the project, and go when a newer version is current', async () => {
@@ -237,8 +266,10 @@ describe('POST /fns as a form', () => {
     }
     assert.equal((await call('POST', '/vms', { image: { type: 'named', name: rows[0].name } })).status, 400);
     runner.built(await jobOf(first.body.build_job), { manifest_name: digest() });
-    await until(async () => (await call('GET', '/fns/app')).body.current_version !== null);
-    await call('POST', '/fns', { name: 'app', image: 'busybox' });
+    await until(
+      async () => (await call('GET', '/fns/app')).body.current_version.template_state !== 'building',
+    );
+    await call('POST', '/fns', { name: 'app', image: 'busybox', activate: 'when_ready' });
     await world.control.runTask('function-images');
     assert.equal(await images(), 1, 'it serves');
     await world.database.pool.query('update functions set current_version = 2 where project_id = $1', [

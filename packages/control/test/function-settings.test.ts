@@ -37,7 +37,6 @@ describe('PATCH /fns/:name/config', () => {
 
   it('changes the current version in place: what is absent stays, and null removes the bound of instances', async () => {
     const call = await deployed({ max_instances: 5, timeout_s: 10, port: 9000 });
-    await call('POST', '/fns', { name: 'hello', image: 'busybox' });
     const before = await revisionOf(call);
     const steps: [object, object][] = [
       [
@@ -61,13 +60,31 @@ describe('PATCH /fns/:name/config', () => {
     for (const [body, expected] of steps)
       assert.deepEqual((await patch(call, body)).body, { version: 1, ...expected });
     const { versions } = (await call('GET', '/fns/hello/versions')).body;
-    assert.deepEqual([versions[1].max_instances, versions[1].port], [2, 9000]);
-    assert.deepEqual(
-      [versions[0].max_concurrency, versions[0].timeout_s],
-      [1, 300],
-      'the next version has its own',
-    );
+    assert.deepEqual([versions[0].max_instances, versions[0].port], [2, 9000]);
     assert.equal(await revisionOf(call), before + steps.length);
+    await call('POST', '/fns', { name: 'hello', image: 'busybox' });
+    const { current_version: next } = (await call('GET', '/fns/hello')).body;
+    assert.deepEqual([next.max_concurrency, next.timeout_s], [1, 300], 'the next version has its own');
+    assert.equal((await patch(call, { max_instances: 4 })).body.version, 2);
+    const [, former] = (await call('GET', '/fns/hello/versions')).body.versions;
+    assert.equal(former.max_instances, 2, 'those before stay as they are');
+  });
+
+  it('right after a deploy is not lost: what is to replace the current version has the change too', async () => {
+    const call = await deployed({ max_instances: 5 });
+    await call('POST', '/fns', { name: 'hello', image: 'busybox', activate: 'when_ready' });
+    assert.deepEqual((await patch(call, { max_instances: 2 })).body, {
+      version: 1,
+      max_concurrency: 1,
+      scaledown_window_s: 60,
+      timeout_s: 300,
+      max_instances: 2,
+    });
+    const { versions } = (await call('GET', '/fns/hello/versions')).body;
+    assert.deepEqual(
+      versions.map((one: { max_instances: number }) => one.max_instances),
+      [2, 2],
+    );
   });
 
   it('refuses what is out of its range, and changes nothing', async () => {
@@ -90,15 +107,20 @@ describe('PATCH /fns/:name/config', () => {
     assert.deepEqual((await patch(other, {})).body, { error: 'function "hello" not found' });
   });
 
-  it('of a function without a current version is refused: there is nothing to change', async () => {
+  it('of a function whose image could not be built is refused: there is nothing to change', async () => {
     const call = await deployed();
     await world.database.pool.query('update functions set current_version = null where project_id = $1', [
       call.projectId,
     ]);
+    await world.database.pool.query(
+      `update function_versions set template_state = 'failed' where project_id = $1`,
+      [call.projectId],
+    );
     const { status, body } = await patch(call, { timeout_s: 5 });
     assert.equal(status, 404);
-    assert.match(body.error, /"hello" has no current version yet/);
-    assert.equal((await call('GET', '/fns/hello')).body.current_version, null);
+    assert.match(body.error, /"hello" has no version that can serve/);
+    const shown = (await call('GET', '/fns/hello')).body.current_version;
+    assert.deepEqual([shown.version, shown.template_state], [1, 'failed']);
   });
 
   it('done many times at once loses none of the changes', async () => {

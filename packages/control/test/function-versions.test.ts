@@ -82,18 +82,18 @@ it('a version is published when its handler listens, and the instance is deleted
   assert.equal((await attempts(name)).length, 1);
 });
 
-it('a later version becomes current when it is published, and not when it fails', async () => {
+it('a later version with activate when_ready becomes current when it is published, and not when it fails', async () => {
   const name = await deploy();
   await tried(name);
   script = deaf;
-  await deploy(name);
+  await deploy(name, { activate: 'when_ready' });
   assert.equal(await current(name), 1);
   const failed = await tried(name);
   assert.equal(failed.template_state, 'failed');
   assert.match(failed.template_error ?? '', /^nothing listened on port 8080 within 0\.5 s/);
   assert.equal(await current(name), 1);
   script = obedient;
-  await deploy(name);
+  await deploy(name, { activate: 'when_ready' });
   assert.equal((await tried(name)).template_state, 'published');
   assert.equal(await current(name), 3);
   await isClean(name);

@@ -39,6 +39,7 @@ describe('the deploy of a function', () => {
       image_ref: 'busybox',
       build_job: null,
       template_state: 'pending',
+      current_version: 1,
     });
     const read = await call('GET', '/fns/hello');
     const { created_at, current_version, ...record } = read.body;
@@ -294,11 +295,40 @@ describe('the current version', () => {
   ): Promise<{ version: number; template_state: string; template_error: string }> =>
     (await call('GET', '/fns/hello')).body.current_version;
 
+  it('"moves `current` to it": a deploy answers with it, and calls get it, whatever its first try says', async () => {
+    const call = await world.stranger();
+    await deploy(call, {});
+    const second = await deploy(call, { activate: 'now' });
+    assert.deepEqual([second.body.version, second.body.current_version], [2, 2]);
+    assert.equal((await versionOf(call)).version, 2);
+    assert.equal((await call('GET', '/fns')).body.functions[0].current_version, 2);
+    const states = createVersionStates(world.database, createEventBus(quiet));
+    await states.fail(second.body.version_id, 'it listened nowhere');
+    assert.deepEqual(
+      [(await versionOf(call)).version, (await versionOf(call)).template_state],
+      [2, 'failed'],
+    );
+  });
+
+  it('of a deploy with activate when_ready stays until that version can serve, as the answer says', async () => {
+    const call = await world.stranger();
+    await deploy(call, {});
+    const { body } = await deploy(call, { activate: 'when_ready' });
+    assert.deepEqual([body.version, body.current_version], [2, 1]);
+    assert.equal((await versionOf(call)).version, 1);
+    const states = createVersionStates(world.database, createEventBus(quiet));
+    await states.publish(body.version_id);
+    assert.equal((await versionOf(call)).version, 2);
+    const { status, body: refused } = await deploy(call, { activate: 'later' });
+    assert.equal(status, 400);
+    assert.match(refused.error, /activate must be .*now.*when_ready/);
+  });
+
   it('moves to a later version when that can serve, and never back', async () => {
     const call = await world.stranger();
     const changed: string[] = [];
     const ids: string[] = [];
-    for (let at = 0; at < 4; at++) ids.push((await deploy(call, {})).body.version_id);
+    for (let at = 0; at < 4; at++) ids.push((await deploy(call, { activate: 'when_ready' })).body.version_id);
     const [one, two, three, four] = ids as [string, string, string, string];
     const { revision: before, id } = await row(call);
     const events = createEventBus(quiet);
@@ -344,19 +374,19 @@ describe('the current version', () => {
     const first = await deploy(call, {});
     await states.fail(first.body.version_id, 'it listened nowhere');
     assert.equal((await versionOf(call)).template_error, 'it listened nowhere');
-    await deploy(call, {});
+    await deploy(call, { activate: 'when_ready' });
     assert.deepEqual(
       [(await versionOf(call)).version, (await versionOf(call)).template_state],
       [2, 'pending'],
     );
-    await deploy(call, {});
+    await deploy(call, { activate: 'when_ready' });
     assert.equal((await versionOf(call)).version, 2);
   });
 
   it('is the newest of those that are published at the same time', async () => {
     const call = await world.stranger();
     const ids: string[] = [];
-    for (let at = 0; at < 8; at++) ids.push((await deploy(call, {})).body.version_id);
+    for (let at = 0; at < 8; at++) ids.push((await deploy(call, { activate: 'when_ready' })).body.version_id);
     const states = createVersionStates(world.database, createEventBus(quiet));
     const order = [5, 2, 7, 0, 3, 6, 1, 4].map((at) => ids[at] ?? '');
     assert.ok((await Promise.all(order.map((id) => states.publish(id)))).every(Boolean));

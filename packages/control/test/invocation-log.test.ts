@@ -93,6 +93,7 @@ const shown = (row: FinishedInvocation) => ({
   id: row.id,
   version: row.version,
   status: row.status,
+  source: row.source,
   queued_at: row.queuedAt.toISOString(),
   finished_at: row.finishedAt.toISOString(),
   duration_ms: row.durationMs,
@@ -117,6 +118,17 @@ describe('GET /fns/:name/invocations', () => {
       const expected = all.filter((row) => row.status === status && row.version === 2);
       assert.deepEqual((await log(`?status=${status}&version=2`)).invocations, expected.map(shown), status);
     }
+    assert.deepEqual((await log('?source=spawn')).invocations, []);
+    assert.deepEqual((await log('?source=spawn', 'other')).invocations.length, 1);
+    const [latest, middle] = [all[0], all[2]];
+    assert.ok(latest !== undefined && middle !== undefined);
+    const query = `?from=${middle.queuedAt.toISOString()}&to=${latest.queuedAt.toISOString()}`;
+    assert.deepEqual(
+      (await log(query)).invocations,
+      all.filter((row) => row.queuedAt >= middle.queuedAt && row.queuedAt < latest.queuedAt).map(shown),
+    );
+    for (const wrong of ['?source=cron', '?from=yesterday', '?to=2026-02-30T00:00:00Z'])
+      assert.equal((await world.call('GET', `/fns/resize/invocations${wrong}`)).status, 400, wrong);
     assert.deepEqual(await log('?limit=5&offset=3'), {
       invocations: all.slice(3, 8).map(shown),
       limit: 5,

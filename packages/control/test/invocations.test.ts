@@ -67,6 +67,30 @@ describe('spawn', () => {
     assert.equal(await count('invocation_payloads', id), 0, 'the payload is deleted with the end');
   });
 
+  it('has the handler get the headers of the request, without credentials and what is of the connection', async () => {
+    gateway.answer = (call) => handled(call, '1');
+    const id = await spawned('x', {
+      'content-encoding': 'gzip',
+      traceparent: '00-1-2-01',
+      'x-signature': 'sha256=1',
+      cookie: 'a=b',
+      'x-rlp-queue': 'none',
+      'x-forwarded-for': '192.0.2.1',
+    });
+    await ended(id);
+    const { headers } = gateway.callsOf(id)[0] ?? assert.fail('it was not sent');
+    assert.deepEqual(
+      ['content-encoding', 'traceparent', 'x-signature', 'cookie', 'x-rlp-queue', 'x-forwarded-for'].map(
+        (name) => headers[name],
+      ),
+      ['gzip', '00-1-2-01', 'sha256=1', undefined, 'wait', undefined],
+    );
+    assert.match(headers.authorization ?? '', /^Bearer [^.]+\.[^.]+\.[^.]+$/, 'not the API key');
+    const long = await spawn('x', { 'x-long': 'x'.repeat(9 * 1024) });
+    assert.equal(long.status, 400, long.text);
+    assert.match(long.body.error, /headers .* at most 8192 are stored/);
+  });
+
   it('takes bodies of any kind up to 6 MiB, also none', async () => {
     gateway.answer = (call) => handled(call, String(call.body.length));
     const none = await spawned();

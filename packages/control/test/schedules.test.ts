@@ -63,6 +63,35 @@ describe('the schedules of a function', () => {
     );
   });
 
+  it('are changed in place: what is absent stays, and one that is enabled again has its next time', async () => {
+    const { id, next_run_at: first } = (await add({ cron: '30 4 1 1 *', payload: { a: 1 } })).body;
+    const patch = (body: object, of = id) => world.call('PATCH', `/fns/${fn.name}/schedules/${of}`, body);
+    const paused = await patch({ enabled: false });
+    assert.equal(paused.status, 200, paused.text);
+    assert.deepEqual(
+      [paused.body.enabled, paused.body.next_run_at, paused.body.payload],
+      [false, null, { a: 1 }],
+    );
+    const again = await patch({ enabled: true, payload: null });
+    assert.deepEqual([again.body.next_run_at, again.body.payload], [first, null]);
+    const moved = await patch({ cron: '0 0 2 1 *' });
+    assert.match(moved.body.next_run_at, /-01-02T00:00:00\.000Z$/);
+    assert.deepEqual(
+      (await list()).find((one) => one['id'] === id),
+      moved.body,
+    );
+    for (const body of [{}, { cron: '0 0 30 2 *' }, { cron: 'x' }, { enabled: 'no' }])
+      assert.equal((await patch(body)).status, 400, JSON.stringify(body));
+    assert.equal((await patch({ enabled: true }, newUuid())).status, 404);
+    const stranger = await world.stranger();
+    assert.equal(
+      (await stranger('PATCH', `/fns/${fn.name}/schedules/${id}`, { enabled: false })).status,
+      404,
+    );
+    assert.equal((await list()).find((one) => one['id'] === id)?.['next_run_at'], moved.body.next_run_at);
+    await world.call('DELETE', `/fns/${fn.name}/schedules/${id}`);
+  });
+
   it('are refused when the expression is not valid or never fires, with the reason', async () => {
     for (const [cron, reason] of [
       ['', /5 fields/],

@@ -21,6 +21,7 @@ export interface DeployOptions extends BoundOptions {
   scratch?: string;
   env?: string[];
   prewarm?: boolean;
+  whenReady?: boolean;
   quiet?: boolean;
   /** False with `--no-wait`. */
   wait?: boolean;
@@ -109,7 +110,7 @@ async function finish(
 }
 
 function settingsOf(context: Context, handler: string[], options: DeployOptions): FunctionFormConfig {
-  const { port, vcpus, mem, scratch, env, prewarm } = options;
+  const { port, vcpus, mem, scratch, env, prewarm, whenReady } = options;
   const { max_instances: maxInstances, ...bounds } = boundsOf(options);
   return {
     ...(handler.length > 0 ? { handler } : {}),
@@ -119,6 +120,7 @@ function settingsOf(context: Context, handler: string[], options: DeployOptions)
     ...(scratch === undefined ? {} : { scratch_mib: parseMebibytes('--scratch', scratch) }),
     ...(env === undefined ? {} : { env: parseEnv(env, context.terminal.env) }),
     ...(prewarm ? { snapshot_kind: 'fn_ready' } : {}),
+    ...(whenReady ? { activate: 'when_ready' } : {}),
     ...bounds,
     ...(maxInstances === undefined || maxInstances === null ? {} : { max_instances: maxInstances }),
   };

@@ -32,13 +32,14 @@ export async function functionLogs(
 export async function listCalls(
   context: Context,
   name: string,
-  options: { status?: string; fnVersion?: string; limit?: string },
+  options: { status?: string; source?: string; fnVersion?: string; limit?: string },
 ): Promise<number> {
-  const { status, fnVersion, limit = '20' } = options;
+  const { status, source, fnVersion, limit = '20' } = options;
   const query = {
     limit: parseCount('--limit', limit),
-    // The option has the choices of the API.
+    // Both options have the choices of the API.
     status: status as InvocationLogItem['status'] | undefined,
+    source: source as InvocationLogItem['source'] | undefined,
     version: fnVersion === undefined ? undefined : parseCount('--fn-version', fnVersion),
   };
   const { invocations } = await openService(context).api.listInvocations({ params: { name }, query });
@@ -47,10 +48,11 @@ export async function listCalls(
     print(
       context,
       table(
-        ['QUEUED', 'ID', 'VERSION', 'STATUS', 'DURATION', 'START', 'ERROR'],
+        ['QUEUED', 'ID', 'SOURCE', 'VERSION', 'STATUS', 'DURATION', 'START', 'ERROR'],
         invocations.map((one) => [
           one.queued_at.slice(0, 19).replace('T', ' '),
           one.id,
+          one.source,
           one.version === null ? '-' : `v${one.version}`,
           one.status,
           milliseconds(one.duration_ms),

@@ -56,6 +56,35 @@ export async function listSchedules(context: Context, name: string): Promise<num
   return EXIT.ok;
 }
 
+export async function changeSchedule(
+  context: Context,
+  name: string,
+  id: string,
+  {
+    cron,
+    payload,
+    enable,
+    disable,
+  }: { cron?: string; payload?: string; enable?: boolean; disable?: boolean },
+): Promise<number> {
+  const body = {
+    ...(cron === undefined ? {} : { cron }),
+    ...(payload === undefined ? {} : { payload: parsePayload(payload) }),
+    ...(enable ? { enabled: true } : {}),
+    ...(disable ? { enabled: false } : {}),
+  };
+  if (Object.keys(body).length === 0)
+    throw usageError('nothing to change: --cron, --payload, --enable and --disable change it');
+  const changed = await openService(context).api.updateSchedule({ params: { name, id }, body });
+  if (context.options.json) printJson(context, changed);
+  else
+    print(
+      context,
+      changed.next_run_at === null ? `${id} does not fire` : `${id} fires next at ${changed.next_run_at}`,
+    );
+  return EXIT.ok;
+}
+
 export async function removeSchedules(context: Context, name: string, ids: string[]): Promise<number> {
   const { api } = openService(context);
   return await forEachNamed(context, 'schedule', ids, async (id) => {

@@ -31,8 +31,8 @@ export async function listFunctions(context: Context, options: { quiet?: boolean
 }
 
 /** `v2`, and while a newer one is tried or has failed, `v2 (newest v3)`. */
-function shownVersion(current: number | null, newest: number): string {
-  const shown = current === null ? '-' : `v${current}`;
+function shownVersion(current: number, newest: number): string {
+  const shown = `v${current}`;
   return current === newest ? shown : `${shown} (newest v${newest})`;
 }
 
@@ -70,7 +70,7 @@ export async function showFunction(context: Context, name: string): Promise<numb
         'START',
         'AGE',
       ],
-      versions.map((one) => versionRow(one, one.version === found.current_version?.version)),
+      versions.map((one) => versionRow(one, one.version === found.current_version.version)),
     ),
   );
   for (const { version, template_error: error } of versions)

@@ -35,6 +35,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
       collect,
     )
     .option('--prewarm', 'restore instances with the handler ready, not started (fn_ready)')
+    .option('--when-ready', 'let the version before serve until an instance of this one has listened')
     .option('--timeout <duration>', 'longest time of an invocation (default: 5m)')
     .option('--scaledown <duration>', 'how long an idle instance is kept (default: 60s)')
     .option('--concurrency <number>', 'most requests at a time of one instance (default: 1)')
@@ -99,6 +100,15 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
         'failed',
         'timeout',
         'shed',
+      ]),
+    )
+    .addOption(
+      new Option('--source <source>', 'only those that came in this way').choices([
+        'invoke',
+        'public',
+        'spawn',
+        'map',
+        'schedule',
       ]),
     )
     .option('--fn-version <number>', 'only those that this version served')
@@ -197,6 +207,19 @@ function scheduleCommands(fn: Command, { context, finish }: Pick<Registration, '
     .action(async (name: string, cron: string, payload: string | undefined, options) => {
       const { addSchedule } = await import('../commands/fn-schedules.ts');
       await finish(addSchedule(context(), name, cron, payload, options));
+    });
+  schedule
+    .command('set')
+    .description('Change a schedule in place: its times, its payload, or whether it fires.')
+    .argument('<name>')
+    .argument('<id>')
+    .option('--cron <cron>', "minute, hour, day of month, month, day of week in UTC, as in '*/5 * * * *'")
+    .option('--payload <json>', 'the body of each call')
+    .addOption(new Option('--enable', 'let it fire again, from its next time on').conflicts('disable'))
+    .option('--disable', 'do not fire until it is enabled again')
+    .action(async (name: string, id: string, options) => {
+      const { changeSchedule } = await import('../commands/fn-schedules.ts');
+      await finish(changeSchedule(context(), name, id, options));
     });
   schedule
     .command('rm')

@@ -23,6 +23,12 @@ describe('rlp fn schedule', () => {
     const never = await schedule('add', 'hello', '0 0 31 2 *');
     assert.equal(never.code, 1, never.stdout);
     assert.equal((await schedule('add', 'hello', '* * * * *', 'no json')).code, 2);
+    assert.match(
+      (await schedule('set', 'hello', id, '--cron', '30 3 1 1 *')).stdout,
+      /fires next at .*-01-01T03:30:00/,
+    );
+    assert.equal((await schedule('set', 'hello', id, '--disable')).stdout, `${id} does not fire\n`);
+    assert.equal((await schedule('set', 'hello', id)).code, 2);
     assert.deepEqual((await schedule('rm', 'hello', id, newUuid())).stdout, `${id}\n`);
     assert.deepEqual(
       (JSON.parse((await schedule('ls', 'hello', '--json')).stdout) as { id: string }[]).map((one) => one.id),

@@ -130,7 +130,7 @@ describe('rlp fn ls, show, config and public', () => {
     assert.match((await project.rlp(['fn'])).stdout, /^NAME +VERSION/);
     await project.rlp(['fn', 'deploy', 'hello', '--image', 'busybox', '--no-wait', '--', 'serve', '--x']);
     await tried(project, 'hello', 1, 'published', null);
-    await project.rlp(['fn', 'deploy', 'hello', '--image', 'busybox', '--no-wait']);
+    await project.rlp(['fn', 'deploy', 'hello', '--image', 'busybox', '--no-wait', '--when-ready']);
     await tried(project, 'hello', 2, 'failed', 'nothing listened on port 8080\nlast line');
     const list = await project.rlp(['fn', 'ls']);
     assert.match(list.stdout, /\nhello +v1 \(newest v2\) +published +busybox +no +\d+ \w+\n$/);

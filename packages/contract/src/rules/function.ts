@@ -3,6 +3,7 @@ import { Type } from 'typebox';
 import {
   FunctionForm,
   FunctionFormConfig,
+  type FunctionActivation,
   type FunctionDeployRequest,
   type FunctionSnapshotKind,
 } from '../wire/function.ts';
@@ -33,6 +34,7 @@ export interface ResolvedFunctionVersion {
   max_instances: number | null;
   env: Record<string, string>;
   snapshot_kind: FunctionSnapshotKind;
+  activate: FunctionActivation;
 }
 
 export interface ResolvedFunction extends ResolvedFunctionVersion {
@@ -127,6 +129,7 @@ function resolveFunctionVersion(body: FunctionFormConfig, platform: PlatformLimi
     max_instances: body.max_instances ?? null,
     env: checkFunctionEnv(body.env ?? {}),
     snapshot_kind: body.snapshot_kind ?? FUNCTION_DEFAULTS.snapshotKind,
+    activate: body.activate ?? FUNCTION_DEFAULTS.activate,
   };
 }
 

@@ -103,14 +103,14 @@ export const functionOperations = {
     summary: 'Change the bounds of the current version',
     description:
       'From the next invocation on, without a new version. Absent fields stay as they are; `max_instances: null` removes the bound. ' +
-      'The next deploy does not inherit them.',
+      'Newer versions that are being built or tried to replace the current one get the same changes. The next deploy does not inherit them.',
     security: 'workload',
     params: FunctionParams,
     body: FunctionConfigUpdate,
     success: { status: 200, response: { description: 'What holds from now on.', schema: FunctionConfig } },
     errors: {
       400: 'A number is out of its range.',
-      404: `${unknownFunction} Or it has no current version yet.`,
+      404: `${unknownFunction} Or no version of it can serve.`,
     },
   },
   setFunctionPublic: {

@@ -18,6 +18,10 @@ export type FunctionSnapshotKind = (typeof FUNCTION_SNAPSHOT_KINDS)[number];
 export const FUNCTION_TEMPLATE_STATES = ['building', 'pending', 'published', 'failed'] as const;
 export type FunctionTemplateState = (typeof FUNCTION_TEMPLATE_STATES)[number];
 
+/** When a version becomes the current one. `now`: with its deploy, or when its image is built. `when_ready`: when it can serve. */
+export const FUNCTION_ACTIVATIONS = ['now', 'when_ready'] as const;
+export type FunctionActivation = (typeof FUNCTION_ACTIVATIONS)[number];
+
 const FUNCTION_NAME = '^[a-z0-9]([a-z0-9-]*[a-z0-9])?$';
 const FunctionName = Type.String({
   minLength: 1,
@@ -106,6 +110,14 @@ const settings = {
         'already, or starts it where there is no such memory.',
     }),
   ),
+  activate: Type.Optional(
+    Type.Enum(FUNCTION_ACTIVATIONS, {
+      default: FUNCTION_DEFAULTS.activate,
+      description:
+        'When the version becomes the current one. `now`: with this request, or as soon as its image is built. `when_ready`: when ' +
+        'an instance of it has listened; until then, and if it fails, the version before serves.',
+    }),
+  ),
 };
 
 export const FunctionDeployRequest = Type.Object({
@@ -158,6 +170,10 @@ export const FunctionDeployResponse = Type.Object({
     description: 'The job that builds its image; null when nothing is built.',
   }),
   template_state: Type.Enum(FUNCTION_TEMPLATE_STATES),
+  current_version: Type.Integer({
+    description:
+      'The current version after this request: this one, or the one that serves until this one does.',
+  }),
 });
 export type FunctionDeployResponse = Static<typeof FunctionDeployResponse>;
 
@@ -189,15 +205,12 @@ export const FunctionVersionRecord = Type.Object({
 });
 export type FunctionVersionRecord = Static<typeof FunctionVersionRecord>;
 
-const currentVersion = nullable(
-  Type.Integer(),
-  'The version that serves requests. Null until the image of the first one is built.',
-);
-const latestVersion = Type.Integer({
-  description: 'The newest version, which becomes the current one when it can serve.',
-});
+/** While the image of the first version is built, nothing serves yet: the newest version is shown, with its state. */
+const CURRENT = 'The version that serves requests; the newest one until the first image is built.';
+const currentVersion = Type.Integer({ description: CURRENT });
+const latestVersion = Type.Integer({ description: 'The newest version. See `activate` of the deploy.' });
 
-/** `image_ref`, `template_state` and `snapshot_kind` are those of the current version, or of the newest while there is none. */
+/** `image_ref`, `template_state` and `snapshot_kind` are those of the current version. */
 export const FunctionItem = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
@@ -218,9 +231,7 @@ export const FunctionRecord = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
   created_at: Type.String({ description: 'RFC 3339.' }),
-  current_version: Type.Union([FunctionVersionRecord, Type.Null()], {
-    description: 'The version that serves requests. Null until the image of the first one is built.',
-  }),
+  current_version: Type.Object(FunctionVersionRecord.properties, { description: CURRENT }),
   latest_version: latestVersion,
   public: Type.Boolean({ description: 'Whether its public endpoint is enabled.' }),
   requires_token: Type.Boolean({ description: 'Whether its public endpoint needs a token.' }),
@@ -233,7 +244,7 @@ export const FunctionVersionList = Type.Object({
 });
 export type FunctionVersionList = Static<typeof FunctionVersionList>;
 
-/** In place on the current version. */
+/** In place on the current version, and on newer ones that are to replace it. */
 export const FunctionConfigUpdate = Type.Object({
   max_concurrency: Type.Optional(maxConcurrency()),
   max_instances: Type.Optional(
@@ -247,7 +258,9 @@ export const FunctionConfigUpdate = Type.Object({
 export type FunctionConfigUpdate = Static<typeof FunctionConfigUpdate>;
 
 export const FunctionConfig = Type.Object({
-  version: Type.Integer({ description: 'The current version, which has it.' }),
+  version: Type.Integer({
+    description: 'The current version. Newer versions that are to replace it have the changes too.',
+  }),
   max_concurrency: Type.Integer(),
   scaledown_window_s: Type.Integer(),
   timeout_s: Type.Integer(),

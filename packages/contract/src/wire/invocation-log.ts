@@ -1,7 +1,7 @@
 /** What is recorded of the calls of functions: their log, and numbers over it. */
 import { Type, type Static, type TSchema } from 'typebox';
 import { FunctionParams } from './function.ts';
-import { INVOCATION_FIELDS, INVOCATION_STATUSES } from './invocation.ts';
+import { INVOCATION_FIELDS, INVOCATION_SOURCES, INVOCATION_STATUSES } from './invocation.ts';
 import { BOUNDS, DEFAULTS, LIMITS } from './limits.ts';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
@@ -15,12 +15,22 @@ const Ms = (description: string) => nullable(Type.Number({ minimum: 0 }), descri
 /** A filter. */
 const version = (description: string) => Type.Integer({ minimum: 0, maximum: BOUNDS.int32, description });
 
-export const InvocationLogItem = Type.Object(INVOCATION_FIELDS);
+const source = (description: string) => Type.Enum(INVOCATION_SOURCES, { description });
+
+export const InvocationLogItem = Type.Object({
+  ...INVOCATION_FIELDS,
+  source: source(
+    'What has called: a synchronous call with a key, the public endpoint, a spawn, a map, or a schedule.',
+  ),
+});
 export type InvocationLogItem = Static<typeof InvocationLogItem>;
 
 export const InvocationLogQuery = Type.Object({
   status: Type.Optional(Type.Enum(INVOCATION_STATUSES, { description: 'Only those with this status.' })),
   version: Type.Optional(version('Only those that this version served.')),
+  source: Type.Optional(source('Only those of this kind of call.')),
+  from: Type.Optional(Type.String({ description: 'Only those received at this time or later. RFC 3339.' })),
+  to: Type.Optional(Type.String({ description: 'Only those received before this time. RFC 3339.' })),
   limit: Type.Optional(
     Type.Integer({
       default: DEFAULTS.pageSize,

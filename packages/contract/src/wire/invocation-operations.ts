@@ -16,7 +16,7 @@ export const invocationOperations = {
     tag: 'Invocations',
     summary: 'Call a function without waiting for it',
     description:
-      'The handler gets the body and its content type as they were sent. The invocation is stored before the response, ' +
+      'The handler gets the body and the headers of the request, as that of a synchronous call does. The invocation is stored before the response, ' +
       'and is run at least once, whatever process dies.',
     security: 'workload',
     params: FunctionParams,
@@ -26,7 +26,7 @@ export const invocationOperations = {
     idempotent: true,
     success: { status: 200, response: { description: 'Stored.', schema: SpawnResponse } },
     errors: {
-      400: `The body has more than ${BOUNDS.invocationPayloadBytes / MIB} MiB, or its content type is too long.`,
+      400: `The body has more than ${BOUNDS.invocationPayloadBytes / MIB} MiB, or its content type or headers are too long.`,
       404: noVersion,
     },
   },

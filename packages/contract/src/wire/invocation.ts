@@ -14,6 +14,8 @@ export const InvocationStatus = Type.Enum(INVOCATION_STATUSES, {
 });
 export type InvocationStatus = Static<typeof InvocationStatus>;
 
+export const INVOCATION_SOURCES = ['invoke', 'public', 'spawn', 'map', 'schedule'] as const;
+
 const Time = (description: string) => Type.String({ format: 'date-time', description });
 
 /** Fields that the log of invocations has too. */

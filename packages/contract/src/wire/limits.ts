@@ -108,6 +108,8 @@ export const BOUNDS = {
   /** Most payloads of one map. */
   mapPayloads: 1000,
   contentTypeChars: 255,
+  /** Of the headers that are stored with a spawned invocation, as JSON. */
+  payloadHeaderBytes: 8 * 1024,
   cronChars: 256,
   /** `GET /fns/:name/schedules` lists them all. */
   schedulesPerFunction: 100,
@@ -144,6 +146,7 @@ export const FUNCTION_DEFAULTS = {
   scaledownWindowS: 60,
   maxConcurrency: 1,
   snapshotKind: 'pre_entrypoint',
+  activate: 'now',
 } as const;
 
 /** Settings of the operator; the default is `PLATFORM_LIMITS`. */

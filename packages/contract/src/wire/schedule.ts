@@ -44,6 +44,24 @@ export const ScheduleRecord = Type.Object({
 });
 export type ScheduleRecord = Static<typeof ScheduleRecord>;
 
+/** Absent fields stay as they are. */
+export const ScheduleUpdate = Type.Object(
+  {
+    cron: Type.Optional(ScheduleCreateRequest.properties.cron),
+    payload: Type.Optional(
+      Type.Union([Type.Unknown(), Type.Null()], { description: 'Any JSON, also null.' }),
+    ),
+    enabled: Type.Optional(
+      Type.Boolean({
+        description:
+          'Whether it fires. One that is enabled again fires at its next time, not for those that have passed.',
+      }),
+    ),
+  },
+  { minProperties: 1, expected: 'an object with cron, payload or enabled' },
+);
+export type ScheduleUpdate = Static<typeof ScheduleUpdate>;
+
 export const ScheduleList = Type.Object({ schedules: Type.Array(ScheduleRecord) });
 export type ScheduleList = Static<typeof ScheduleList>;
 
@@ -82,6 +100,21 @@ export const scheduleOperations = {
     success: { status: 200, response: { description: 'All of them.', schema: ScheduleList } },
     errors: { 404: unknownFunction },
   },
+  updateSchedule: {
+    method: 'PATCH',
+    path: '/fns/:name/schedules/:id',
+    tag: 'Schedules',
+    summary: 'Change a schedule, pause it or let it fire again',
+    description: 'In place: its id and its invocations stay.',
+    security: 'workload',
+    params: ScheduleParams,
+    body: ScheduleUpdate,
+    success: { status: 200, response: { description: 'As it is from now on.', schema: ScheduleRecord } },
+    errors: {
+      400: 'The expression is not valid, or never fires; nothing is to be changed.',
+      404: `${unknownFunction} Or the function has no such schedule.`,
+    },
+  },
   deleteSchedule: {
     method: 'DELETE',
     path: '/fns/:name/schedules/:id',
@@ -102,6 +135,7 @@ export const scheduleResource = {
     ScheduleCreate: ScheduleCreateRequest,
     ScheduleCreated: ScheduleCreateResponse,
     Schedule: ScheduleRecord,
+    ScheduleUpdate,
     ScheduleList,
   },
 } as const satisfies ApiResource;

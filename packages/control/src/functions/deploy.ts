@@ -38,17 +38,19 @@ interface Written {
   image_ref: string;
   build_job: string | null;
   template_state: FunctionTemplateState;
+  current_version: number;
 }
 
 const WRITTEN =
-  'v.function_id, v.id as version_id, f.name, v.version, v.image_ref, v.build_job, v.template_state';
+  'v.function_id, v.id as version_id, f.name, v.version, v.image_ref, v.build_job, v.template_state, ' +
+  'coalesce(f.current_version, f.latest_version) as current_version';
 
 /**
- * A version with a root is current at once where nothing that serves would be replaced. `created_at` of a version is taken under
- * the lock, so that it grows with the number.
+ * A version with a root is current at once if it is to be activated now, or nothing that serves would be replaced. `created_at` of a
+ * version is taken under the lock, so that it grows with the number.
  * $1 function, $2 project, $3 name, $4 region, $5 most functions, $6 version, $7 image_ref, $8 root (null: it is built), $9 handler,
  * $10 port, $11 vcpus, $12 mem_mib, $13 scratch_mib, $14 env, $15 snapshot_kind, $16 timeout_s, $17 scaledown_window_s,
- * $18 max_concurrency, $19 max_instances, $20 state, $21 image, $22 job
+ * $18 max_concurrency, $19 max_instances, $20 state, $21 image, $22 job, $23 activate
  */
 const DEPLOY = statement<Written>(
   'function-deploy',
@@ -59,16 +61,16 @@ const DEPLOY = statement<Written>(
          or (select count(*) from functions n where n.project_id = $2 and not (${IS_DELETED('n')})) < $5::integer
      on conflict (project_id, name) do update
        set latest_version = f.latest_version + 1, revision = f.revision + 1,
-           current_version = case when $8::jsonb is not null and ${NOTHING_SERVES('f')} then f.latest_version + 1
+           current_version = case when $8::jsonb is not null and ($23::text = 'now' or ${NOTHING_SERVES('f')}) then f.latest_version + 1
                                   else f.current_version end
-     returning f.id, f.project_id, f.name, f.latest_version
+     returning f.id, f.project_id, f.name, f.latest_version, f.current_version
    ), v as (
      insert into function_versions (id, function_id, project_id, version, image_ref, root, handler, port, vcpus, mem_mib,
             scratch_mib, env, snapshot_kind, timeout_s, scaledown_window_s, max_concurrency, max_instances, template_state,
-            image_id, build_job, created_at)
+            image_id, build_job, activate, created_at)
      select $6::uuid, f.id, f.project_id, f.latest_version, $7::text, $8::jsonb, $9::jsonb, $10::integer, $11::integer, $12::integer,
             $13::integer, $14::jsonb, $15::text, $16::integer, $17::integer, $18::integer, $19::integer, $20::text,
-            $21::uuid, $22::uuid, clock_timestamp()
+            $21::uuid, $22::uuid, $23::text, clock_timestamp()
        from f returning *
    )
    select ${WRITTEN} from v join f on f.id = v.function_id`,
@@ -206,6 +208,7 @@ async function writeVersion(
     (isBuilt ? 'building' : 'pending') satisfies FunctionTemplateState,
     isBuilt ? image.imageId : null,
     isBuilt ? image.jobId : null,
+    version.activate,
   ]);
   if (written === undefined)
     throw badRequest(

@@ -41,12 +41,12 @@ export async function requireFunction(on: Queryable, projectId: string, name: st
   return found;
 }
 
-/** The version that serves requests; undefined until the image of one is built. */
-export async function currentVersion(
+/** The version that serves requests; until the image of one is built, the newest. Undefined when the function was deleted meanwhile. */
+export function currentVersion(
   on: Queryable,
-  { id, current_version: version }: Pick<FunctionRow, 'id' | 'current_version'>,
+  { id, current_version: current, latest_version: latest }: FunctionRow,
 ): Promise<FunctionVersionRow | undefined> {
-  return version === null ? undefined : queryOne(on, VERSION, [id, version]);
+  return queryOne(on, VERSION, [id, current ?? latest]);
 }
 
 export function toVersionRecord(row: FunctionVersionRow): FunctionVersionRecord {

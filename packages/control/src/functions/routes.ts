@@ -4,6 +4,7 @@ import {
   cursorPosition,
   FUNCTION_CURSORS,
   FUNCTION_VERSION_CURSORS,
+  functionNotFound,
   functionOperations,
   nextCursor,
   resolveFunctionDeploy,
@@ -62,12 +63,13 @@ const VERSIONS = newestFirst<FunctionVersionRow>('function-versions', {
   parameters: 1,
 });
 
-/** With the current version of each, or the newest while there is none. */
+/** With the current version of each; until the image of one is built, the newest. */
 async function withVersions(
   on: Queryable,
-  rows: readonly (Omit<FunctionItem, 'image_ref' | 'template_state' | 'snapshot_kind' | 'created_at'> & {
-    created_at: Date;
-  })[],
+  rows: readonly Pick<
+    FunctionRow,
+    'id' | 'name' | 'current_version' | 'latest_version' | 'public' | 'created_at'
+  >[],
 ): Promise<FunctionItem[]> {
   const found = await queryAll(on, LISTED_VERSIONS, [
     rows.map(({ id }) => id),
@@ -83,7 +85,7 @@ async function withVersions(
       {
         id,
         name,
-        current_version,
+        current_version: current_version ?? latest_version,
         latest_version,
         image_ref,
         template_state,
@@ -130,11 +132,12 @@ export function functionRoutes({ workload }: Planes, context: FunctionRoutes): v
     async ({ params, principal }): Promise<FunctionRecord> => {
       const row = await requireFunction(database.pool, principal.projectId, params.name);
       const current = await currentVersion(database.pool, row);
+      if (current === undefined) throw functionNotFound(params.name);
       return {
         id: row.id,
         name: row.name,
         created_at: row.created_at.toISOString(),
-        current_version: current === undefined ? null : toVersionRecord(current),
+        current_version: toVersionRecord(current),
         latest_version: row.latest_version,
         public: row.public,
         requires_token: row.token_hash !== null,

@@ -1,13 +1,14 @@
 /**
  * The states of versions after their deploy: `building` → `pending` → `published` or `failed`. Each change is one statement that
- * locks the function before its version. The current version only moves to newer ones.
+ * locks the function before its version. The current version only moves to newer ones. A version that is activated `now` becomes the
+ * current one with its deploy, or when its image is built; one that is activated `when_ready` when it is published.
  */
 import type { RootSource } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { EventBus } from '../events/event-bus.ts';
 
 export interface VersionStates {
-  /** The image of a building version is built: its first instance can be tried. @returns false when it is not building any more */
+  /** The image of a building version is built: it is activated, if it is to be now, and its first instance can be tried. @returns false when it is not building any more */
   built(versionId: string, root: RootSource): Promise<boolean>;
   /**
    * An instance of a pending version has listened: it becomes the current one, unless a newer one is.
@@ -37,10 +38,10 @@ const BUILT = statement<{ id: string }>(
   `with locked as (${LOCK}), moved as (
      update function_versions v set template_state = 'pending', root = $2::jsonb
        from locked where v.id = $1 and v.function_id = locked.id and v.template_state = 'building'
-     returning v.function_id, v.version
+     returning v.function_id, v.version, v.activate
    )
    update functions f set revision = f.revision + 1,
-          current_version = case when ${NOTHING_SERVES('f')} then greatest(f.current_version, m.version) else f.current_version end
+          current_version = case when m.activate = 'now' or ${NOTHING_SERVES('f')} then greatest(f.current_version, m.version) else f.current_version end
      from moved m where f.id = m.function_id returning f.id`,
 );
 

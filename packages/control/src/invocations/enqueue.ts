@@ -1,11 +1,14 @@
 /** Writes invocations that no client waits for, with their payloads: all of a call in one statement, or none. */
 import { functionNotFound, notFound, quote } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
+import type { PayloadHeaders } from './payload-headers.ts';
 
 export interface Payload {
   /** UUID of its invocation. */
   id: string;
   contentType: string;
+  /** Others that the handler gets; see payload-headers.ts. */
+  headers?: PayloadHeaders;
   body: Buffer;
 }
 
@@ -19,7 +22,7 @@ export interface EnqueueRequest {
 
 /**
  * A request that is repeated under its `Idempotency-Key` has the ids of its first try, which may have ended meanwhile: no
- * payload of an ended one is left. Times are whole milliseconds, as JavaScript reads them back. $1 project, $2 name, $3 source, $4 ids, $5 content types, $6 bodies
+ * payload of an ended one is left. Times are whole milliseconds, as JavaScript reads them back. $1 project, $2 name, $3 source, $4 ids, $5 content types, $6 bodies, $7 headers
  */
 const ENQUEUE = statement<{ id: string }>(
   'invocations-enqueue',
@@ -27,10 +30,10 @@ const ENQUEUE = statement<{ id: string }>(
      select id, project_id from functions where project_id = $1 and name = $2 and current_version is not null
    ), given as (
      select p.*, c.id as function_id, c.project_id
-       from called c, unnest($4::uuid[], $5::text[], $6::bytea[]) as p(id, content_type, body)
+       from called c, unnest($4::uuid[], $5::text[], $6::bytea[], $7::jsonb[]) as p(id, content_type, body, headers)
    ), bodies as (
-     insert into invocation_payloads (invocation_id, content_type, body)
-     select id, content_type, body from given g where not exists (select 1 from invocations i where i.id = g.id)
+     insert into invocation_payloads (invocation_id, content_type, body, headers)
+     select id, content_type, body, headers from given g where not exists (select 1 from invocations i where i.id = g.id)
      on conflict do nothing
      returning invocation_id
    ), stored as (
@@ -58,6 +61,7 @@ export async function enqueue(
     payloads.map(({ id }) => id),
     payloads.map(({ contentType }) => contentType),
     payloads.map(({ body }) => body),
+    payloads.map(({ headers }) => (headers === undefined ? null : JSON.stringify(headers))),
   ]);
   if (called.length > 0) return;
   if ((await queryOne(on, FUNCTION, [projectId, name])) === undefined) throw functionNotFound(name);

@@ -3,6 +3,7 @@
  * leases them again once the lease has expired, and from then on the first one can neither renew nor end them.
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
+import type { PayloadHeaders } from './payload-headers.ts';
 import type { InvocationSource } from './store.ts';
 
 /** Without a renewal for this long, another server runs the invocation again. */
@@ -32,6 +33,8 @@ export interface LeasedInvocation {
   /** Of this version. */
   timeout_s: number | null;
   content_type: string;
+  /** Others of the client. */
+  headers: PayloadHeaders | null;
   /** Of the payload, in bytes. */
   size: number;
   /** Null when it is larger than `SMALL_PAYLOAD_BYTES`. */
@@ -78,7 +81,7 @@ const LEASE = statement<LeasedInvocation>(
        from picked p where i.id = p.id and i.queued_at = p.queued_at and i.status = 'pending'
      returning i.id, i.queued_at, i.attempt, i.source, i.project_id, i.function_id
    )
-   select l.*, f.name, f.region, v.version, v.timeout_s, coalesce(b.content_type, '') as content_type,
+   select l.*, f.name, f.region, v.version, v.timeout_s, coalesce(b.content_type, '') as content_type, b.headers,
           coalesce(octet_length(b.body), 0) as size,
           case when coalesce(octet_length(b.body), 0) <= $4 then coalesce(b.body, ''::bytea) end as body
      from leased l join functions f on f.id = l.function_id

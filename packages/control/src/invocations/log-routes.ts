@@ -7,7 +7,7 @@ import { requireFunction } from '../functions/functions.ts';
 import type { Planes } from '../http/planes.ts';
 import { logHeaders, type HostClient } from '../runners/host-client.ts';
 import type { Range } from '../usage/history.ts';
-import { readRange } from '../usage/read-range.ts';
+import { readRange, readTime } from '../usage/read-range.ts';
 import { readFunctionReport, readLog, readSeries } from './log.ts';
 
 /** Longest range of hours, and of the report. */
@@ -26,8 +26,13 @@ export function invocationLogRoutes(
     const limit = clampLimit(query.limit, LIMITS.invocationPageMax);
     const offset = query.offset ?? 0;
     const { id } = await requireFunction(pool, principal.projectId, params.name);
-    const { status = null, version = null } = query;
-    return { invocations: await readLog(pool, id, { status, version, limit, offset }), limit, offset };
+    const { status = null, version = null, source = null } = query;
+    const [from, to] = (['from', 'to'] as const).map((name) => {
+      const text = query[name];
+      return text === undefined ? null : readTime(name, text);
+    }) as [Date | null, Date | null];
+    const page = { status, version, source, from, to, limit, offset };
+    return { invocations: await readLog(pool, id, page), limit, offset };
   });
 
   workload.operation(

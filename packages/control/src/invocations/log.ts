@@ -14,13 +14,15 @@ interface LogRow extends Omit<InvocationLogItem, 'queued_at' | 'finished_at'> {
   finished_at: Date | null;
 }
 
-/** $1 function, $2 status or null, $3 version or null, $4 limit, $5 offset */
+/** $1 function, $2 limit, $3 offset; each null or: $4 status, $5 version, $6 source, $7 from, $8 to */
 const LOG = statement<LogRow>(
   'invocations-log',
-  `select id, version, status, queued_at, finished_at, duration_ms, cold, error
+  `select id, version, status, source, queued_at, finished_at, duration_ms, cold, error
      from invocations
-    where function_id = $1 and ($2::text is null or status = $2) and ($3::integer is null or version = $3)
-    order by queued_at desc, id desc limit $4 offset $5`,
+    where function_id = $1 and ($4::text is null or status = $4) and ($5::integer is null or version = $5)
+      and ($6::text is null or source = $6) and ($7::timestamptz is null or queued_at >= $7)
+      and ($8::timestamptz is null or queued_at < $8)
+    order by queued_at desc, id desc limit $2 offset $3`,
 );
 
 const count = (where: string): string => `(count(*) filter (where ${where}))::double precision`;
@@ -67,6 +69,9 @@ const REPORT = statement<ReportRow>(
 export interface LogPage {
   status: string | null;
   version: number | null;
+  source: string | null;
+  from: Date | null;
+  to: Date | null;
   limit: number;
   offset: number;
 }
@@ -75,9 +80,9 @@ export interface LogPage {
 export async function readLog(
   on: Queryable,
   functionId: string,
-  { status, version, limit, offset }: LogPage,
+  { status, version, source, from, to, limit, offset }: LogPage,
 ): Promise<InvocationLogItem[]> {
-  const rows = await queryAll(on, LOG, [functionId, status, version, limit, offset]);
+  const rows = await queryAll(on, LOG, [functionId, limit, offset, status, version, source, from, to]);
   return rows.map((row) => ({
     ...row,
     queued_at: row.queued_at.toISOString(),

@@ -15,6 +15,7 @@ import { queryOne, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import type { Planes } from '../http/planes.ts';
 import { enqueue } from './enqueue.ts';
+import { payloadHeaders } from './payload-headers.ts';
 
 /** Of a body that was sent without one (RFC 9110, section 8.3). */
 const UNKNOWN_TYPE = 'application/octet-stream';
@@ -45,13 +46,14 @@ export function invocationRoutes(
 ): void {
   workload.operation(
     invocationOperations.spawnInvocation,
-    async ({ params: { name }, principal: { projectId }, upload, once }) => {
+    async ({ params: { name }, principal: { projectId }, upload, once, request }) => {
       const isRaw = upload?.kind === 'raw';
       const contentType = (isRaw ? upload.contentType : '') || UNKNOWN_TYPE;
       if (contentType.length > BOUNDS.contentTypeChars)
         throw badRequest(
           `the content type has ${contentType.length} characters: at most ${BOUNDS.contentTypeChars} are allowed`,
         );
+      const headers = payloadHeaders(request.headers);
       const body = isRaw ? await buffer(upload.stream) : Buffer.alloc(0);
       const content = { contentType, sha256: createHash('sha256').update(body).digest('hex') };
       return await once(content, async (ids) => {
@@ -60,7 +62,7 @@ export function invocationRoutes(
           projectId,
           name,
           source: 'spawn',
-          payloads: [{ id, contentType, body }],
+          payloads: [{ id, contentType, body, ...(headers && { headers }) }],
         });
         events.emit('invocations-pending');
         return { invocation_id: id, status: 'pending' as const };

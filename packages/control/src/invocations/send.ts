@@ -11,6 +11,7 @@ import {
 } from '@releap/contract';
 import type { Agent, Dispatcher } from 'undici';
 import { gatewayAgent } from '../functions/gateway-agent.ts';
+import type { PayloadHeaders } from './payload-headers.ts';
 import { isStorableResult, type InvocationOutcome } from './store.ts';
 
 /** Of a handler's answer, in an error. */
@@ -28,6 +29,8 @@ export interface SendRequest {
   /** Name of the function. */
   name: string;
   contentType: string;
+  /** Others that the handler gets. */
+  headers: PayloadHeaders;
   body: Buffer;
   /** Of the function, in milliseconds. */
   timeoutMs: number;
@@ -89,7 +92,7 @@ export function createSender(): { send: Send; close(): Promise<void> } {
 }
 
 async function send(agent: Agent, request: SendRequest): Promise<SendOutcome> {
-  const { gateway, token, id, name, contentType, body, deadlineMs, signal, onSent } = request;
+  const { gateway, token, id, name, contentType, headers, body, deadlineMs, signal, onSent } = request;
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(), Math.min(deadlineMs, TIMER_MAX_MS));
   const since = performance.now();
@@ -100,6 +103,7 @@ async function send(agent: Agent, request: SendRequest): Promise<SendOutcome> {
       path: `${url.pathname.replace(/\/$/, '')}/fns/${encodeURIComponent(name)}/invoke`,
       method: 'POST',
       headers: {
+        ...headers,
         authorization: `Bearer ${token}`,
         'content-type': contentType,
         'content-length': String(body.length),

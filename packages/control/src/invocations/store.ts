@@ -2,11 +2,12 @@
  * Records invocations that have ended, with their charges, in one statement: it may be repeated, and a server may die at any
  * time. Synchronous invocations are inserted, once for each id and time; asynchronous ones end if the attempt still owns them.
  */
+import type { INVOCATION_SOURCES } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { FUNCTION_PARTS } from '../billing/function-charges.ts';
 import type { Prices } from '../billing/prices.ts';
 
-export type InvocationSource = 'invoke' | 'public' | 'spawn' | 'map' | 'schedule';
+export type InvocationSource = (typeof INVOCATION_SOURCES)[number];
 export type InvocationOutcome = 'succeeded' | 'failed' | 'timeout' | 'shed';
 
 export interface FinishedInvocation {

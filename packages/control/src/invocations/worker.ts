@@ -248,6 +248,7 @@ export function createWorker(options: WorkerOptions): Worker {
         id,
         name,
         contentType: invocation.content_type,
+        headers: invocation.headers ?? {},
         body,
         timeoutMs,
         // Those before it may take as long each.

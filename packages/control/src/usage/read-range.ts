@@ -7,7 +7,7 @@ const DAY_MS = 86_400_000;
 const RFC_3339 = /^(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)$/;
 
 /** @throws 400 */
-function readTime(name: string, text: string): Date {
+export function readTime(name: string, text: string): Date {
   const [, year, month, day] = RFC_3339.exec(text) ?? [];
   const date = new Date(text.toUpperCase().replace(' ', 'T'));
   // Date takes 31 April for 1 May.
