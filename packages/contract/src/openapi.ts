@@ -9,6 +9,8 @@ import { listOperations, resources } from './wire/operations.ts';
 export interface OpenApiOptions {
   /** Base URL of the API; left out, the document has no `servers`. */
   serverUrl?: string;
+  /** Base URLs of the toolboxes of all regions, that of the default region first. */
+  toolboxUrls?: readonly string[];
   version?: string;
 }
 
@@ -21,11 +23,12 @@ const NAMED = new Map<unknown, string>(
 
 export function openApiDocument(options: OpenApiOptions = {}): { openapi: string } & Record<string, unknown> {
   const paths: Record<string, Record<string, unknown>> = {};
+  const toolbox = toolboxServer(options.toolboxUrls ?? []);
   for (const [id, operation] of listOperations()) {
     const path = operation.path.replaceAll(/:([a-z_]+)/g, '{$1}');
     paths[path] = {
       ...paths[path],
-      ...(operation.server === 'toolbox' ? { servers: [TOOLBOX_SERVER] } : {}),
+      ...(operation.server === 'toolbox' ? { servers: [toolbox] } : {}),
       [operation.method.toLowerCase()]: operationObject(id, operation),
     };
   }
@@ -69,14 +72,19 @@ const FORM_TYPE = 'multipart/form-data';
 
 const requiredOf = (schema: SchemaNode | undefined): number => schema?.required?.length ?? 0;
 
-const TOOLBOX_SERVER = {
-  url: '{toolbox_proxy_url}/{vm_id}',
-  description: 'A sandbox; `GET /regions` has the base URL of its region.',
-  variables: {
-    toolbox_proxy_url: { default: 'http://127.0.0.1:7071/toolbox' },
-    vm_id: { default: 'id' },
-  },
-};
+function toolboxServer([first, ...others]: readonly string[]): Record<string, unknown> {
+  return {
+    url: '{toolbox_proxy_url}/{vm_id}',
+    description: 'A sandbox; `GET /regions` has the base URL of its region.',
+    variables: {
+      toolbox_proxy_url:
+        first === undefined
+          ? { default: 'https://gateway.example.com/toolbox' }
+          : { default: first, enum: [first, ...others] },
+      vm_id: { default: 'id' },
+    },
+  };
+}
 
 function operationObject(id: string, operation: Operation): Record<string, unknown> {
   const { status, response } = operation.success;

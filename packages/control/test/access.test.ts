@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { after, before, describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
 import { GATEWAY_LINK_PATH, newToken, RUNNER_LINK_PATH } from '@releap/contract';
 import { WebSocket } from 'ws';
 import type { Database } from '@releap/database';
@@ -249,6 +250,24 @@ describe('the HTTP server', () => {
       ),
       '<b>',
     );
+  });
+
+  it('GET /openapi.json names the toolboxes of this service, that of the default region first', async () => {
+    const toolbox = async () => {
+      const { body } = await caller(() => world.url, '', '')('GET', '/openapi.json');
+      const servers = Object.values(body.paths as Record<string, { servers?: { variables: object }[] }>);
+      return servers.find(({ servers: own }) => own !== undefined)?.servers?.[0]?.variables;
+    };
+    await world.database.pool.query(`insert into regions (id, name, toolbox_proxy_url) values
+      ('a-second', 'Second', 'https://second.example/toolbox')`);
+    const urls = ['http://127.0.0.1:1/', 'https://second.example/toolbox'];
+    const expected = { toolbox_proxy_url: { default: urls[0], enum: urls }, vm_id: { default: 'id' } };
+    try {
+      await until(async () => isDeepStrictEqual(await toolbox(), expected));
+    } finally {
+      await world.database.pool.query(`delete from regions where id = 'a-second'`);
+    }
+    await until(async () => (await toolbox()) !== undefined && !isDeepStrictEqual(await toolbox(), expected));
   });
 
   it('GET /openapi.json is the OpenAPI 3.1 document, and names every route', async () => {

@@ -2,9 +2,9 @@ import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 import { serviceRoutes } from './routes.ts';
 
-export function serviceModule({ database, options }: ControlContext): Module {
+export function serviceModule({ database, options, regions }: ControlContext): Module {
   return {
     name: 'service',
-    routes: (planes) => serviceRoutes(planes, { database, publicUrl: options.publicUrl }),
+    routes: (planes) => serviceRoutes(planes, { database, publicUrl: options.publicUrl, regions }),
   };
 }

@@ -1,6 +1,7 @@
 import { openApiDocument, operations, unavailable } from '@releap/contract';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
+import type { Regions } from '../regions/regions.ts';
 
 const READY = statement<{ n: number }>(
   'health-ready',
@@ -12,10 +13,23 @@ const HEALTH_CACHE_MS = 250;
 
 export function serviceRoutes(
   planes: Planes,
-  { database, publicUrl }: { database: Database; publicUrl: string | undefined },
+  { database, publicUrl, regions }: { database: Database; publicUrl: string | undefined; regions: Regions },
 ): void {
-  const document = openApiDocument(publicUrl === undefined ? {} : { serverUrl: publicUrl });
-  planes.public.operation(operations.getOpenApi, () => document);
+  const documentWith = (toolboxUrls: readonly string[]) =>
+    openApiDocument({ toolboxUrls, ...(publicUrl === undefined ? {} : { serverUrl: publicUrl }) });
+  let document = { of: '', content: documentWith([]) };
+  planes.public.operation(operations.getOpenApi, async () => {
+    // It is made again when the regions have changed, and served without a database too.
+    const active = await regions.active().catch(() => undefined);
+    if (active !== undefined) {
+      const urls = active
+        .toSorted((a, b) => Number(b.is_default) - Number(a.is_default))
+        .flatMap((region) => region.toolbox_proxy_url ?? []);
+      const of = urls.join(' ');
+      if (of !== document.of) document = { of, content: documentWith([...new Set(urls)]) };
+    }
+    return document.content;
+  });
 
   planes.public.operation(operations.getLiveness, () => ({ status: 'ok' as const }));
   planes.public.operation(operations.getReadiness, async () => {
