@@ -305,6 +305,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       for (const client of tunnels) client.destroy();
       await Promise.all([closed, ssh?.close()]);
       clearTimeout(timer);
+      await functions.close();
       dispatcher.close();
       await records.close(limits.graceMs);
       await Promise.all([upstreams.destroy(), grants.close()]);

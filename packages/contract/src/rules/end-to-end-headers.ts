@@ -12,12 +12,16 @@ const HOP_BY_HOP = new Set([
   'upgrade',
 ]);
 
-/** The headers of one direction that a proxy passes on, except those of `stop`. Names are in lower case. */
+/** The headers of one direction that a proxy passes on, except those of `stop`. Names are in lower case, fields may repeat. */
 export function keepEndToEnd(
-  headers: IncomingHttpHeaders,
+  headers: NodeJS.Dict<string | string[]>,
   stop: (name: string) => boolean,
 ): Record<string, string | string[]> {
-  const named = new Set((headers.connection ?? '').split(',').map((name) => name.trim().toLowerCase()));
+  const named = new Set(
+    String(headers['connection'] ?? '')
+      .split(',')
+      .map((name) => name.trim().toLowerCase()),
+  );
   const kept: Record<string, string | string[]> = {};
   for (const [name, value] of Object.entries(headers)) {
     if (value === undefined || HOP_BY_HOP.has(name) || named.has(name) || stop(name)) continue;

@@ -292,7 +292,7 @@ export class Grants {
     const entry = this.#byId.get(id);
     if (entry?.granted !== true) return;
     if (this.#usable.get(entry.key) === entry) this.#usable.delete(entry.key);
-    if (disconnect) entry.revoked.abort();
+    if (disconnect) entry.revoked.abort(unauthorized('the credential was revoked'));
     if (disconnect || entry.leases === 0) this.#byId.delete(id);
     entry.retired.abort();
   }

@@ -14,6 +14,7 @@ import {
   tokenKind,
   unauthorized,
 } from '@releap/contract';
+import type { HeaderLists } from '@releap/contract/response-pump';
 import { checkFraming } from '../http/framing.ts';
 import type { RequestHead } from '../targets/target.ts';
 
@@ -162,15 +163,14 @@ function isServiceCredential({ authorization }: IncomingHttpHeaders): boolean {
 }
 
 /** What the client gets of the handler's headers. */
-export function headersForClient(headers: IncomingHttpHeaders, isPublic: boolean): OutgoingHttpHeaders {
+export function headersForClient(headers: HeaderLists, isPublic: boolean): OutgoingHttpHeaders {
   const kept: OutgoingHttpHeaders = keepEndToEnd(
     headers,
     (name) => REMOVED_RESPONSE.has(name) || name.startsWith(SERVICE_HEADER_PREFIX),
   );
   if (!isPublic) return kept;
   // A browser that shows an answer gives it an origin of its own.
-  const policy = kept['content-security-policy'];
-  kept['content-security-policy'] = policy === undefined ? 'sandbox' : `sandbox, ${policy}`;
+  kept['content-security-policy'] = ['sandbox', ...(headers['content-security-policy'] ?? [])].join(', ');
   return kept;
 }
 

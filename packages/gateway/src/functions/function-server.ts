@@ -61,6 +61,8 @@ export interface FunctionRequest {
 /** Serves calls of functions. */
 export class FunctionServer {
   readonly #options: FunctionServerOptions;
+  readonly #open = new Set<Promise<void>>();
+  readonly #stopping = new AbortController();
 
   constructor(options: FunctionServerOptions) {
     this.#options = options;
@@ -76,23 +78,33 @@ export class FunctionServer {
     }
     if (Number(request.headers['content-length'] ?? 0) > BOUNDS.invocationPayloadBytes)
       throw bodyTooLarge(BOUNDS.invocationPayloadBytes);
-    const gone = new AbortController();
+    const ended = new AbortController();
     const onClosed = (): void => {
-      if (!response.writableFinished) gone.abort(new ClientDisconnected());
+      if (!response.writableFinished) ended.abort(new ClientDisconnected());
     };
     response.once('close', onClosed);
+    const invocation = this.#invoke(request, response, asked, ended);
+    this.#open.add(invocation);
     try {
-      await this.#invoke(request, response, asked, gone.signal);
+      await invocation;
     } finally {
+      this.#open.delete(invocation);
       response.off('close', onClosed);
     }
+  }
+
+  /** Ends calls whose client is gone, now and later. Resolves when all calls have ended. */
+  async close(): Promise<void> {
+    this.#stopping.abort();
+    await Promise.allSettled(this.#open);
   }
 
   async #invoke(
     request: IncomingMessage,
     response: ServerResponse,
     asked: FunctionRequest,
-    gone: AbortSignal,
+    /** Aborted when the client has disconnected or lost its credential. */
+    ended: AbortController,
   ): Promise<void> {
     const { target, token, isPublic } = asked.call;
     const queuedAt = new Date();
@@ -111,14 +123,16 @@ export class FunctionServer {
         this.#options.onFinished({ id, queuedAt, called, source: isPublic ? 'public' : 'invoke', ...call });
       };
       let slot: Slot;
+      const onRevoked = (): void => ended.abort(lease.revoked.reason);
+      lease.revoked.addEventListener('abort', onRevoked);
       try {
         const isPatient = isDispatched && request.headers[FUNCTION_QUEUE_HEADER] === 'wait';
-        slot = await this.#options.dispatcher.acquire(called, gone, isPatient);
+        slot = await this.#options.dispatcher.acquire(called, ended.signal, isPatient);
       } catch (error) {
         if (error instanceof VersionGone) {
           if (attempt === ATTEMPTS_MAX) throw error.refusal;
           // What is known of the function is about to be revoked.
-          const signal = AbortSignal.any([lease.retired, gone]);
+          const signal = AbortSignal.any([lease.retired, ended.signal]);
           await sleep(GONE_MS, undefined, { signal }).catch(() => undefined);
           continue;
         }
@@ -126,6 +140,8 @@ export class FunctionServer {
         if (status !== undefined)
           end({ status, startedAt: null, durationMs: null, cold: null, error: (error as Error).message });
         throw error;
+      } finally {
+        lease.revoked.removeEventListener('abort', onRevoked);
       }
       const outcome = await this.#call(request, response, slot, {
         asked,
@@ -141,7 +157,7 @@ export class FunctionServer {
         durationMs: outcome.startedAt === null ? null : outcome.durationMs,
         cold: slot.isCold,
       });
-      if (outcome.error === undefined || response.headersSent) return;
+      if (outcome.error === undefined || outcome.isCut || response.headersSent) return;
       if (outcome.isInvalid) {
         const facts = answerHeaders(called, slot, outcome.durationMs);
         for (const [name, value] of Object.entries(facts)) response.setHeader(name, value);
@@ -177,7 +193,10 @@ export class FunctionServer {
       maxBodyBytes: BOUNDS.invocationPayloadBytes,
       uploadIdleMs: this.#options.uploadIdleMs,
       expectsContinue,
-      revoked: [on.revoked, revoked],
+      revoked: on.revoked,
+      refuse: (error) => void refuseCall(request, response, error, expectsContinue),
+      lost: revoked,
+      stopping: this.#stopping.signal,
     });
   }
 }

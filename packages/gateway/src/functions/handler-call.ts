@@ -1,22 +1,31 @@
-import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
-import { ApiError, badGateway, gatewayTimeout, hasBody } from '@releap/contract';
-import { type Dispatcher, errors, type Pool } from 'undici';
+/** One request to a handler, and its answer to the client. */
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { ApiError, badGateway, gatewayTimeout, hasBody, unauthorized } from '@releap/contract';
+import { type HeaderLists, type PumpOptions, ResponsePump } from '@releap/contract/response-pump';
+import { errors } from 'undici';
 import { ClientDisconnected } from '../http/errors.ts';
+import type { HandlerConnection, HandlerPool } from './handler-pool.ts';
 import { requestBody } from './request-body.ts';
 import type { RequestEnd } from './version-queue.ts';
 
 export interface HandlerCallOptions {
-  pool: Pool;
+  pool: HandlerPool;
   path: string;
   headers: Record<string, string | string[]>;
   /** Status and headers for the client. @param elapsedMs since the request was sent */
-  answer: (status: number, headers: IncomingHttpHeaders, elapsedMs: number) => [number, OutgoingHttpHeaders];
+  answer: (status: number, headers: HeaderLists, elapsedMs: number) => ReturnType<PumpOptions['answer']>;
   timeoutMs: number;
   maxBodyBytes: number;
   uploadIdleMs: number;
   expectsContinue: boolean;
-  /** Aborted with an `ApiError` when the request must end. */
-  revoked: readonly AbortSignal[];
+  /** Aborted when the client's credential is revoked. */
+  revoked: AbortSignal;
+  /** Answers a client whose credential was revoked before its answer began. */
+  refuse: (error: ApiError) => void;
+  /** Aborted with an `ApiError` when the instance is not there any more. */
+  lost: AbortSignal;
+  /** Aborted when calls without a client must end, too. */
+  stopping: AbortSignal;
 }
 
 export interface HandlerOutcome {
@@ -34,9 +43,17 @@ export interface HandlerOutcome {
   error: ApiError | ClientDisconnected | undefined;
   /** The handler has answered something that is not valid HTTP, or too large. */
   isInvalid: boolean;
+  /** Nothing is to be answered any more: the client is gone, or was refused. */
+  isCut: boolean;
 }
 
-/** Sends a request to a handler and streams its answer to the client, each with the back-pressure of its reader. It never throws. */
+/**
+ * Sends a request to a handler and streams its answer to the client, each with the back-pressure of its reader. It never throws.
+ *
+ * A handler works on when its client has disconnected or lost its credential. So the call lasts until the handler has answered or
+ * closed the connection, at most for `timeoutMs`: it keeps its place at the instance, which serves no more requests at a time than it
+ * is meant to. The handler sees the end of the client's half of the connection.
+ */
 export function callHandler(
   request: IncomingMessage,
   response: ServerResponse,
@@ -45,19 +62,22 @@ export function callHandler(
   return new Promise((resolve) => new HandlerCall(request, response, options, resolve).start());
 }
 
-class HandlerCall implements Dispatcher.DispatchHandler {
+class HandlerCall {
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;
   readonly #options: HandlerCallOptions;
   readonly #resolve: (outcome: HandlerOutcome) => void;
+  readonly #pump: ResponsePump;
   #body: ReturnType<typeof requestBody> | null = null;
-  #controller: Dispatcher.DispatchController | undefined;
+  #connection: HandlerConnection | undefined;
   #timer: NodeJS.Timeout | undefined;
   #startedAt: Date | null = null;
   #sentAt = 0;
   #status: number | null = null;
   #isInvalid = false;
   #isOver = false;
+  /** Why nothing is answered any more. */
+  #cutBy: ApiError | ClientDisconnected | undefined;
 
   constructor(
     request: IncomingMessage,
@@ -69,63 +89,82 @@ class HandlerCall implements Dispatcher.DispatchHandler {
     this.#response = response;
     this.#options = options;
     this.#resolve = resolve;
+    this.#pump = new ResponsePump(response, {
+      onSent: () => {
+        this.#startedAt = new Date();
+        this.#sentAt = performance.now();
+      },
+      answer: (status, headers) => {
+        this.#status = status;
+        return options.answer(status, headers, performance.now() - this.#sentAt);
+      },
+      onClientGone: () => this.#cut(new ClientDisconnected()),
+      onEnd: (error) => this.#ended(error),
+    });
   }
 
   start(): void {
-    const { pool, path, headers, timeoutMs, maxBodyBytes, uploadIdleMs, expectsContinue, revoked } =
-      this.#options;
-    const response = this.#response;
+    const { pool, path, headers, timeoutMs, maxBodyBytes, uploadIdleMs, expectsContinue } = this.#options;
+    const { revoked, lost, stopping } = this.#options;
+    // Meanwhile, while the request waited: the events are over.
+    if (revoked.aborted) return this.#finish('cancelled', unauthorized(REVOKED));
+    if (lost.aborted && !isTakenOver(lost)) return this.#finish('broken', reasonOf(lost));
     if (hasBody(this.#request.headers)) {
       this.#body = requestBody(this.#request, {
         max: maxBodyBytes,
         idleMs: uploadIdleMs,
         onStart: () => {
-          if (expectsContinue) response.writeContinue();
+          if (expectsContinue) this.#response.writeContinue();
         },
       });
     }
     this.#timer = setTimeout(
-      () => this.#abort(gatewayTimeout(`the handler did not answer within ${timeoutMs / 1000} s`), 'hung'),
+      () => this.#stop('hung', gatewayTimeout(`the handler did not answer within ${timeoutMs / 1000} s`)),
       timeoutMs,
     );
-    response.on('close', this.#onClientClosed);
-    response.on('drain', this.#onDrain);
-    for (const signal of revoked) signal.addEventListener('abort', this.#onRevoked);
-    pool.dispatch({ method: 'POST', path, headers, body: this.#body }, this);
+    revoked.addEventListener('abort', this.#onRevoked);
+    lost.addEventListener('abort', this.#onLost);
+    stopping.addEventListener('abort', this.#onStopping);
+    const onConnection = (connection: HandlerConnection): void => {
+      this.#connection = connection;
+    };
+    pool.dispatch({ method: 'POST', path, headers, body: this.#body, onConnection }, this.#pump);
   }
 
-  onRequestStart(controller: Dispatcher.DispatchController): void {
-    this.#controller = controller;
-    if (this.#isOver) return controller.abort(new ClientDisconnected());
-    this.#startedAt = new Date();
-    this.#sentAt = performance.now();
+  readonly #onRevoked = (): void => {
+    const refusal = unauthorized(REVOKED);
+    this.#cut(refusal);
+    // A part of an answer must not look like all of it.
+    if (this.#response.headersSent) this.#response.destroy();
+    else this.#options.refuse(refusal);
+  };
+
+  readonly #onLost = (): void => {
+    const { lost } = this.#options;
+    if (!isTakenOver(lost)) this.#stop('broken', reasonOf(lost));
+  };
+
+  readonly #onStopping = (): void => {
+    if (this.#cutBy !== undefined) this.#stop('cancelled', this.#cutBy);
+  };
+
+  /** The client gets nothing more; the handler may finish. */
+  #cut(error: ApiError | ClientDisconnected): void {
+    if (this.#isOver || this.#cutBy !== undefined) return;
+    this.#cutBy = error;
+    const isComplete = this.#body === null || this.#body.readableEnded;
+    if (this.#startedAt === null || !isComplete || this.#options.stopping.aborted)
+      return this.#stop('cancelled', error);
+    this.#pump.discard();
+    this.#connection?.endRequests();
   }
 
-  onResponseStart(
-    _controller: Dispatcher.DispatchController,
-    status: number,
-    headers: IncomingHttpHeaders,
-  ): void {
-    if (status < 200 || this.#isOver) return;
-    this.#status = status;
-    this.#response.writeHead(...this.#options.answer(status, headers, performance.now() - this.#sentAt));
-    // In one write with the first chunk of the body, if that has arrived.
-    setImmediate(() => {
-      if (!this.#response.writableEnded && !this.#response.destroyed) this.#response.flushHeaders();
-    });
-  }
-
-  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    if (!this.#isOver && !this.#response.write(chunk)) controller.pause();
-  }
-
-  onResponseEnd(): void {
-    if (this.#isOver) return;
-    this.#response.end();
-    this.#finish('good', undefined);
-  }
-
-  onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
+  #ended(error: Error | undefined): void {
+    if (this.#cutBy !== undefined) {
+      this.#connection?.close();
+      return this.#finish('cancelled', this.#cutBy);
+    }
+    if (error === undefined) return this.#finish('good', undefined);
     const early = this.#body?.errored;
     if (early instanceof ClientDisconnected || early instanceof ApiError)
       return this.#finish('cancelled', early);
@@ -144,35 +183,23 @@ class HandlerCall implements Dispatcher.DispatchHandler {
     return `the handler closed the connection ${when}`;
   }
 
-  readonly #onClientClosed = (): void => {
-    if (!this.#response.writableFinished) this.#abort(new ClientDisconnected(), 'cancelled');
-  };
-
-  readonly #onDrain = (): void => this.#controller?.resume();
-
-  readonly #onRevoked = (event: Event): void => {
-    const { reason } = event.target as AbortSignal;
-    // Another gateway has leased the instance since; requests of this one still complete.
-    if (reason instanceof ApiError && reason.status === 409) return;
-    this.#abort(reason instanceof ApiError ? reason : badGateway('the instance ended'), 'broken');
-  };
-
-  #abort(error: ApiError | ClientDisconnected, end: RequestEnd): void {
-    if (this.#isOver) return;
+  #stop(end: RequestEnd, error: ApiError | ClientDisconnected): void {
     this.#finish(end, error);
-    this.#controller?.abort(error);
+    this.#pump.abort(error);
   }
 
   #finish(end: RequestEnd, error: HandlerOutcome['error']): void {
     if (this.#isOver) return;
     this.#isOver = true;
     clearTimeout(this.#timer);
-    this.#response.off('close', this.#onClientClosed).off('drain', this.#onDrain);
-    for (const signal of this.#options.revoked) signal.removeEventListener('abort', this.#onRevoked);
+    const { revoked, lost, stopping } = this.#options;
+    revoked.removeEventListener('abort', this.#onRevoked);
+    lost.removeEventListener('abort', this.#onLost);
+    stopping.removeEventListener('abort', this.#onStopping);
     this.#body?.destroy();
-    const { headersSent } = this.#response;
     // A part of an answer must not look like all of it.
-    if (error !== undefined && headersSent) this.#response.destroy();
+    if (error !== undefined && this.#response.headersSent && !this.#response.writableEnded)
+      this.#response.destroy();
     this.#resolve({
       end,
       isSent: this.#startedAt !== null,
@@ -181,6 +208,15 @@ class HandlerCall implements Dispatcher.DispatchHandler {
       status: this.#status,
       error,
       isInvalid: this.#isInvalid,
+      isCut: this.#cutBy !== undefined,
     });
   }
 }
+
+const REVOKED = 'the credential was revoked';
+
+/** Another gateway has leased the instance since; requests of this one still complete. */
+const isTakenOver = ({ reason }: AbortSignal): boolean => reason instanceof ApiError && reason.status === 409;
+
+const reasonOf = ({ reason }: AbortSignal): ApiError =>
+  reason instanceof ApiError ? reason : badGateway('the instance ended');

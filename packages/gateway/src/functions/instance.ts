@@ -1,17 +1,12 @@
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { callbackify } from 'node:util';
 import { badGateway } from '@releap/contract';
-import { Pool } from 'undici';
 import type { InstanceLease } from '../control/instance-leases.ts';
 import type { AddressHold, AddressHolds } from '../engine/address-holds.ts';
 import { openPortStream } from '../ports/port-stream.ts';
+import { HandlerPool, KEEP_ALIVE_MS } from './handler-pool.ts';
 
-/** Shorter than servers keep an idle connection, which would close it while a request is on its way. */
-const KEEP_ALIVE_MS = 1_500;
 const CONNECT_MS = 5_000;
-/** Largest headers of a response, in bytes. */
-const HEADERS_MAX = 64 * 1024;
 const PROBE_MIN_MS = 10;
 const PROBE_MAX_MS = 250;
 /** While it starts, its loopback interface is tried less often: that is a request to the agent in the guest. */
@@ -26,7 +21,7 @@ export interface InstanceOptions {
 
 /** A sandbox that serves a version, and the kept-alive connections to its handler. */
 export class Instance {
-  readonly pool: Pool;
+  readonly pool: HandlerPool;
   readonly #options: InstanceOptions;
   /** Its address, when it runs on this machine and its runner lets this process connect. */
   #hold: AddressHold | undefined;
@@ -36,23 +31,7 @@ export class Instance {
 
   constructor(options: InstanceOptions) {
     this.#options = options;
-    const open = callbackify(async (): Promise<Socket> => this.#takeSpare() ?? (await this.#connect(true)));
-    this.pool = new Pool('http://function', {
-      connections: null,
-      pipelining: 1,
-      keepAliveTimeout: KEEP_ALIVE_MS,
-      keepAliveMaxTimeout: KEEP_ALIVE_MS,
-      maxHeaderSize: HEADERS_MAX,
-      // The time of the whole invocation is bounded instead.
-      headersTimeout: 0,
-      bodyTimeout: 0,
-      connect: (_options, callback) =>
-        open((error, socket) => {
-          // Declared as an error always.
-          if ((error as Error | null) === null) callback(null, socket);
-          else callback(error, null);
-        }),
-    });
+    this.pool = new HandlerPool(async () => this.#takeSpare() ?? (await this.#connect(true)));
   }
 
   /**

@@ -2,13 +2,7 @@ import type { ServerResponse } from 'node:http';
 import { ApiError, badGateway, gatewayTimeout, internalError } from '@releap/contract';
 import { errors } from 'undici';
 
-/** The client has closed its connection. */
-export class ClientDisconnected extends Error {
-  constructor() {
-    super('the client closed the connection');
-    this.name = 'ClientDisconnected';
-  }
-}
+export { ClientDisconnected } from '@releap/contract/response-pump';
 
 /** The client's error for a failed request to a runner or to the control plane; `who` did not respond. */
 export function upstreamError(error: unknown, who: string): ApiError {

@@ -1,5 +1,6 @@
 /** The header policies of the gateway, in both directions, by kind of target. */
 import { keepEndToEnd, REQUEST_ID_HEADER } from '@releap/contract';
+import type { HeaderLists } from '@releap/contract/response-pump';
 import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
 
 /** `expect` is handled here, `host` and `content-length` are replaced. */
@@ -25,7 +26,7 @@ export interface HeaderPolicy {
     requestId: string,
   ): Record<string, string | string[]>;
   /** Headers for the client. */
-  response(headers: IncomingHttpHeaders, requestId: string): OutgoingHttpHeaders;
+  response(headers: HeaderLists, requestId: string): OutgoingHttpHeaders;
 }
 
 export function headerPolicy(rules: HeaderRules): HeaderPolicy {

@@ -1,6 +1,7 @@
-import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders, ServerResponse } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { PassThrough, type Readable } from 'node:stream';
 import { type ApiError, badGateway, badRequest, hasBody } from '@releap/contract';
+import { ResponsePump } from '@releap/contract/response-pump';
 import type { Dispatcher, Pool } from 'undici';
 import { ClientDisconnected, upstreamError } from './errors.ts';
 import type { HeaderPolicy } from './headers.ts';
@@ -49,16 +50,21 @@ export async function proxy(
   }
   // Ends both halves: the client sees a broken response, and the runner a disconnected client.
   const cut = (): void => void response.destroy();
-  const answerHeaders = (answer: IncomingHttpHeaders) => headers.response(answer, requestId);
   try {
     await new Promise<void>((resolve, reject) => {
-      const handler = new ResponseHandler(response, {
-        headers: answerHeaders,
-        idleMs,
-        isRunner: options.isRunner,
-        onSuccess: resolve,
-        // The reason of the early end of the body explains more than undici's error.
-        onError: (error) => reject(body?.errored ?? error),
+      const pump = new ResponsePump(response, {
+        answer(status, answered) {
+          // The runner refused the gateway's token; the client's credential was valid.
+          if (status === 401 && options.isRunner)
+            throw badGateway('the machine that runs the sandbox refused the gateway');
+          return [status, headers.response(answered, requestId)];
+        },
+        stallMs: idleMs,
+        onEnd(error) {
+          if (error === undefined) resolve();
+          // The reason of the early end of the body explains more than undici's error.
+          else reject(body?.errored ?? error);
+        },
       });
       revoked.addEventListener('abort', cut);
       pool.dispatch(
@@ -68,7 +74,7 @@ export async function proxy(
           headers: headers.request(request.headers, dataToken, requestId),
           body,
         },
-        handler,
+        pump,
       );
     });
   } catch (error) {
@@ -104,70 +110,6 @@ function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number)
   request.on('end', () => clearTimeout(timer));
   request.pipe(body);
   return body;
-}
-
-interface ResponseOptions {
-  headers: (answer: IncomingHttpHeaders) => OutgoingHttpHeaders;
-  idleMs: number;
-  isRunner: boolean;
-  onSuccess: () => void;
-  onError: (error: Error) => void;
-}
-
-/** Streams the response to the client. */
-class ResponseHandler implements Dispatcher.DispatchHandler {
-  readonly #response: ServerResponse;
-  readonly #options: ResponseOptions;
-  #stalled: NodeJS.Timeout | undefined;
-
-  constructor(response: ServerResponse, options: ResponseOptions) {
-    this.#response = response;
-    this.#options = options;
-  }
-
-  onRequestStart(controller: Dispatcher.DispatchController): void {
-    const abort = () => {
-      if (!this.#response.writableFinished) controller.abort(new ClientDisconnected());
-    };
-    if (this.#response.destroyed) abort();
-    else this.#response.once('close', abort);
-    this.#response.on('drain', () => {
-      clearTimeout(this.#stalled);
-      controller.resume();
-    });
-  }
-
-  onResponseStart(
-    controller: Dispatcher.DispatchController,
-    status: number,
-    headers: IncomingHttpHeaders,
-  ): void {
-    if (status < 200) return;
-    if (status === 401 && this.#options.isRunner) {
-      // The runner refused the gateway's token; the client's credential was valid.
-      controller.abort(badGateway('the machine that runs the sandbox refused the gateway'));
-      return;
-    }
-    this.#response.writeHead(status, this.#options.headers(headers));
-    this.#response.flushHeaders();
-  }
-
-  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    if (this.#response.write(chunk)) return;
-    controller.pause();
-    this.#stalled = setTimeout(() => this.#response.destroy(), this.#options.idleMs);
-  }
-
-  onResponseEnd(): void {
-    clearTimeout(this.#stalled);
-    this.#response.end();
-    this.#options.onSuccess();
-  }
-
-  onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    clearTimeout(this.#stalled);
-    this.#options.onError(error);
-  }
 }
 
 function bodyTooLarge(maxBytes: number): ApiError {

@@ -52,7 +52,7 @@ export async function tunnel(
   options.onOpen?.();
   client.write(
     renderHead(101, {
-      ...headers.response(answer.headers, requestId),
+      ...headers.response(answer.headersDistinct, requestId),
       connection: 'Upgrade',
       upgrade: 'websocket',
     }),
@@ -118,7 +118,9 @@ function relayAnswer(
     refuseUpgrade(client, badGateway(`${server} refused the gateway`), requestId);
     return;
   }
-  client.write(renderHead(status, { ...headers.response(answer.headers, requestId), connection: 'close' }));
+  client.write(
+    renderHead(status, { ...headers.response(answer.headersDistinct, requestId), connection: 'close' }),
+  );
   // The end of the connection ends the body: no length or chunks are needed.
   answer.on('error', () => client.destroy());
   closeWhenSent(client);

@@ -82,6 +82,30 @@ test("a guest's own credentials and cookies pass, but no cookie for other hosts,
   }
 });
 
+test('an answer may have no, one or two cookies and repeated Connection headers', async () => {
+  for (const cookies of [[], ['a=1; Path=/'], ['a=1; Path=/', 'b=2']]) {
+    const host = world.hostOf(`public-with-${cookies.length}`);
+    world.serve = (_request, response) => {
+      const lines = [
+        'HTTP/1.1 200 OK',
+        'content-length: 2',
+        'connection: close',
+        'connection: x-hop',
+        'x-hop: 1',
+        ...cookies.map((cookie) => `set-cookie: ${cookie}`),
+      ];
+      response.socket?.end(`${lines.join('\r\n')}\r\n\r\nok`);
+    };
+    for (const [name, port] of Object.entries(ports)) {
+      const answer = await call(port, host);
+      assert.deepEqual([answer.status, answer.body.toString()], [200, 'ok'], name);
+      assert.deepEqual(answer.headers['set-cookie'] ?? [], cookies, name);
+      assert.equal(answer.headers['x-hop'], undefined, name);
+    }
+    await route(host);
+  }
+});
+
 test('bodies of any framing pass both ways at the pace of their reader', async () => {
   const host = world.hostOf('public-bodies');
   await route(host);

@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { until } from '@releap/testing/eventually';
 import type { Decision } from '../support/fake-control.ts';
 import { echo } from '../support/function-world.ts';
-import { world, hasty, call, errorOf } from '../support/function-calls.ts';
+import { world, gateway, hasty, call, errorOf } from '../support/function-calls.ts';
 
 test('a handler that does not answer in time is answered for, its instance discarded, a begun answer cut', async () => {
   world.define({ timeout_s: 3 });
@@ -118,4 +118,74 @@ test('a client that is gone while it waits leaves nothing in the queue', async (
     world.instances.map(({ seen }) => seen.length),
     [1],
   );
+});
+
+test('revoked while queued: the call ends and never reaches the handler', async () => {
+  const started = Promise.withResolvers<void>();
+  world.decideInstance = async () => {
+    await started.promise;
+    return await world.startInstance();
+  };
+  const answer = call('never');
+  await until(() => world.starts.length === 1);
+  const grant = world.control.asked.find(({ target }) => target.kind === 'function');
+  world.control.push({ type: 'revoke', ids: [grant?.id ?? 0], disconnect: true });
+  assert.deepEqual(await errorOf(await answer), [401, 'the credential was revoked']);
+  const next = call('next');
+  started.resolve();
+  assert.equal(await (await next).text(), 'next');
+  assert.equal(world.instances.flatMap(({ seen }) => seen).length, 1);
+});
+
+test('revoked while the handler works: the client is answered at once, the call keeps its place', async () => {
+  world.define({ max_instances: 1 });
+  const finish = Promise.withResolvers<void>();
+  world.handler = (request, response) => {
+    request.resume();
+    void finish.promise.then(() => response.end('late'));
+  };
+  const answer = call('x');
+  await until(() => world.instances[0]?.seen.length === 1);
+  const grant = world.control.asked.find(({ target }) => target.kind === 'function');
+  world.control.push({ type: 'revoke', ids: [grant?.id ?? 0], disconnect: true });
+  assert.deepEqual(await errorOf(await answer), [401, 'the credential was revoked']);
+  finish.resolve();
+});
+
+test('one request at a time is one also when its client has disconnected: the next one waits until the handler is done', async () => {
+  world.define({ max_instances: 1, max_concurrency: 1 });
+  const done = Promise.withResolvers<void>();
+  let heads = 0;
+  // It does not look whether its client is still there.
+  world.onSocket = (socket) => {
+    socket.on('data', (data) => {
+      heads += String(data).startsWith('POST') ? 1 : 0;
+      if (heads > 1) socket.end('HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nnext');
+      else void done.promise.then(() => socket.end('HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok'));
+    });
+  };
+  world.allowHalfOpen = true;
+  const cancelled = new AbortController();
+  const first = call('first', { signal: cancelled.signal });
+  await until(() => heads === 1);
+  cancelled.abort();
+  await assert.rejects(first);
+  const second = call('second');
+  await until(() => gateway.functions().waiting === 1);
+  assert.deepEqual([gateway.functions().served, heads], [1, 1]);
+  done.resolve();
+  assert.equal(await (await second).text(), 'next');
+  await until(() => world.control.recorded.some(({ error }) => error === 'the client disconnected'));
+});
+
+test('a cancelled call keeps its place for as long as a call may take, and not longer', async () => {
+  world.define({ timeout_s: 2, max_instances: 1 });
+  world.onSocket = (socket) => socket.resume();
+  world.allowHalfOpen = true;
+  const cancelled = new AbortController();
+  const first = call('first', { signal: cancelled.signal });
+  await until(() => gateway.functions().served === 1);
+  cancelled.abort();
+  await assert.rejects(first);
+  await until(() => world.control.discarded.length === 1);
 });

@@ -159,3 +159,28 @@ test('a server of the control plane names the invocation', async () => {
   assert.ok(Number(answer.headers.get('x-rlp-duration-ms')) >= 0);
   assert.equal(world.instances[0]?.seen[0]?.headers['x-rlp-queue'], undefined);
 });
+
+test('an answer may repeat any header, also Connection, and has none, one or two cookies', async () => {
+  for (const cookies of [[], ['a=1'], ['a=1', 'b=2']]) {
+    world.handler = (request, response) => {
+      request.resume();
+      const lines = [
+        'HTTP/1.1 200 OK',
+        'content-length: 2',
+        'connection: close',
+        'connection: x-hop',
+        'x-hop: 1',
+        'x-twice: 1',
+        'x-twice: 2',
+        ...cookies.map((cookie) => `set-cookie: ${cookie}`),
+      ];
+      response.socket?.end(`${lines.join('\r\n')}\r\n\r\nok`);
+    };
+    const answer = await call('x');
+    assert.deepEqual([answer.status, await answer.text()], [200, 'ok']);
+    assert.deepEqual(
+      ['x-twice', 'x-hop', 'set-cookie'].map((name) => answer.headers.get(name)),
+      ['1, 2', null, null],
+    );
+  }
+});

@@ -20,6 +20,7 @@ beforeEach(() => {
   world.define();
   world.handler = echo;
   world.onSocket = undefined;
+  world.allowHalfOpen = false;
   world.decideInstance = () => undefined;
   world.decideFunction = () => ({ function: world.called });
   world.instances.length = 0;

@@ -34,6 +34,8 @@ export class FunctionWorld implements AsyncDisposable {
   handler: Handler = echo;
   /** Serves raw connections instead. */
   onSocket: ((socket: net.Socket) => void) | undefined;
+  /** These stay open when the gateway ends its half. */
+  allowHalfOpen = false;
   /** Of a request for an instance; undefined for a new one. */
   decideInstance: (question: Question) => Decision | Promise<Decision> | undefined = () => undefined;
   readonly #dataUrl: string;
@@ -130,7 +132,10 @@ export class FunctionWorld implements AsyncDisposable {
       response.on('error', () => undefined);
       this.handler(request, response, instance);
     };
-    const server = onSocket === undefined ? http.createServer(serve) : net.createServer(onSocket);
+    const server =
+      onSocket === undefined
+        ? http.createServer(serve)
+        : net.createServer({ allowHalfOpen: this.allowHalfOpen }, onSocket);
     const open = new Set<net.Socket>();
     server.on('connection', (socket: net.Socket) => {
       open.add(socket);

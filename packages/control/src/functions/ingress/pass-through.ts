@@ -1,6 +1,7 @@
 /** Passes a request to a gateway and streams the response back, each with the back-pressure of its reader. */
-import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
-import { badGateway, hasBody, keepEndToEnd, unavailable, type ApiError } from '@releap/contract';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { badGateway, hasBody, keepEndToEnd, unavailable } from '@releap/contract';
+import { ResponsePump } from '@releap/contract/response-pump';
 import type { Dispatcher } from 'undici';
 
 /** `expect` is answered here, `host` is that of the gateway. */
@@ -27,6 +28,31 @@ export function passThrough(
   { dispatcher, origin, path, headers, onBegin }: PassThroughOptions,
 ): Promise<void> {
   return new Promise((resolve, reject) => {
+    let isSent = false;
+    let hasBegun = false;
+    const pump = new ResponsePump(response, {
+      answer(status, answered) {
+        hasBegun = true;
+        onBegin();
+        return [status, keepEndToEnd(answered, isSetAnew)];
+      },
+      onSent() {
+        isSent = true;
+      },
+      onEnd(error) {
+        if (error !== undefined && hasBegun) response.destroy();
+        if (error === undefined || response.destroyed) {
+          // The client is gone, and nothing can be sent to it any more.
+          if (!hasBegun) onBegin();
+          return resolve();
+        }
+        const refusal = isSent
+          ? badGateway('the gateway closed the connection before it answered; the function may have run')
+          : unavailable('no gateway answers; try again');
+        refusal.cause = error;
+        reject(refusal);
+      },
+    });
     dispatcher.dispatch(
       {
         origin,
@@ -35,81 +61,7 @@ export function passThrough(
         headers: { ...keepEndToEnd(request.headers, isSetAnew), ...headers },
         body: hasBody(request.headers) ? request : null,
       },
-      new Passing(response, onBegin, resolve, reject),
+      pump,
     );
   });
-}
-
-class Passing implements Dispatcher.DispatchHandler {
-  readonly #response: ServerResponse;
-  readonly #onBegin: () => void;
-  readonly #resolve: () => void;
-  readonly #reject: (error: ApiError) => void;
-  #isSent = false;
-  #controller: Dispatcher.DispatchController | undefined;
-
-  constructor(
-    response: ServerResponse,
-    onBegin: () => void,
-    resolve: () => void,
-    reject: (error: ApiError) => void,
-  ) {
-    this.#response = response;
-    this.#onBegin = onBegin;
-    this.#resolve = resolve;
-    this.#reject = reject;
-    response.on('error', () => undefined);
-    response.on('drain', () => this.#controller?.resume());
-    response.once('close', () => {
-      if (response.writableFinished) return;
-      this.#controller?.abort(new Error('the client disconnected'));
-      this.#end();
-    });
-  }
-
-  onRequestStart(controller: Dispatcher.DispatchController): void {
-    this.#isSent = true;
-    this.#controller = controller;
-    if (this.#response.destroyed) controller.abort(new Error('the client disconnected'));
-  }
-
-  onResponseStart(
-    _controller: Dispatcher.DispatchController,
-    status: number,
-    headers: IncomingHttpHeaders,
-  ): void {
-    if (status < 200) return;
-    this.#onBegin();
-    this.#response.writeHead(status, keepEndToEnd(headers, isSetAnew));
-    // In one write with the first chunk of the body, if that has arrived.
-    setImmediate(() => {
-      if (!this.#response.writableEnded && !this.#response.destroyed) this.#response.flushHeaders();
-    });
-  }
-
-  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
-    if (!this.#response.write(chunk)) controller.pause();
-  }
-
-  onResponseEnd(): void {
-    this.#response.end();
-    this.#resolve();
-  }
-
-  onResponseError(_controller: Dispatcher.DispatchController, error: Error): void {
-    const response = this.#response;
-    if (response.headersSent) response.destroy();
-    if (response.destroyed) return this.#end();
-    const refusal = this.#isSent
-      ? badGateway('the gateway closed the connection before it answered; the function may have run')
-      : unavailable('no gateway answers; try again');
-    refusal.cause = error;
-    this.#reject(refusal);
-  }
-
-  /** Nothing can be sent to the client any more. */
-  #end(): void {
-    if (!this.#response.headersSent) this.#onBegin();
-    this.#resolve();
-  }
 }
