@@ -171,6 +171,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     const requestId = requestIdOf(request);
     response.setHeader(REQUEST_ID_HEADER, requestId);
     let isCall = false;
+    let onRefused: Route['onRefused'];
     try {
       const head = headOf(request);
       const own = isPreview(head) ? undefined : ownAnswer(head);
@@ -188,7 +189,9 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       const route = findRoute(head);
       const { target, token, redirect, upstreamPath, headers } = route;
       noteRefused(route, head);
+      ({ onRefused } = route);
       using lease = await grants.lease(target, token);
+      onRefused = undefined;
       if (redirect !== undefined) {
         sendRedirect(response, redirect);
         return;
@@ -212,6 +215,12 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       const refusal = explain(error, request, requestId);
       if (isCall) {
         await refuseCall(request, response, refusal, expectsContinue);
+        return;
+      }
+      const own = onRefused?.(refusal);
+      if (own !== undefined) {
+        if (hasBody(request.headers)) response.shouldKeepAlive = false;
+        response.writeHead(own.status, own.headers).end(own.body);
         return;
       }
       // A client that waits for 100 Continue and gets an error may still send its body.

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { newToken } from '@releap/contract';
 import { findCredential, withoutOwnCookies } from '../src/targets/preview-credential.ts';
+import { cookieUse } from '../src/targets/preview-site.ts';
 import { parsePreviewHost } from '../src/targets/preview-host.ts';
 
 const token = newToken('preview');
@@ -80,9 +81,63 @@ test('a credential is taken from the header, the bearer token, the URL or the co
 
 test('the cookies of the gateway are removed, and only they', () => {
   assert.equal(
-    withoutOwnCookies(`a=1; rlp_preview=x; b=rlp_preview=2;__Host-rlp_preview=y`),
+    withoutOwnCookies(`a=1; rlp_preview=x; b=rlp_preview=2;__Host-rlp_preview=y; __Host-rlp_preview_frame=z`),
     'a=1; b=rlp_preview=2',
   );
   assert.equal(withoutOwnCookies('rlp_preview=x'), undefined);
   assert.equal(withoutOwnCookies('xrlp_preview=x'), 'xrlp_preview=x');
+});
+
+test('the cookie of a preview counts for its own pages, other ports of the sandbox and navigations that change nothing', () => {
+  const host = parsePreviewHost('8080-abc.preview.test', 'preview.test');
+  assert.ok(host);
+  const use = (headers: Record<string, string>, method = 'GET', isTls = true): string => {
+    const { page, frame } = cookieUse(method, headers, { host, domain: 'preview.test', isTls });
+    return page && frame ? 'both' : page ? 'page' : frame ? 'frame' : 'none';
+  };
+  const from = (site: string, mode = 'cors', dest = 'empty') => ({
+    'sec-fetch-site': site,
+    'sec-fetch-mode': mode,
+    'sec-fetch-dest': dest,
+  });
+  const [own, sibling] = ['https://8080-abc.preview.test', 'https://3000-abc.preview.test'];
+  const cases: [expected: string, headers: Record<string, string>, method?: string][] = [
+    ['both', {}],
+    ['both', {}, 'POST'],
+    ['both', from('same-origin')],
+    ['both', from('none', 'navigate', 'document')],
+    ['both', { ...from('same-origin'), origin: own }, 'POST'],
+    ['both', { ...from('same-site'), origin: sibling }, 'DELETE'],
+    ['both', { ...from('same-site', 'websocket'), origin: sibling }],
+    ['page', from('cross-site', 'navigate', 'document')],
+    ['page', from('same-site', 'navigate', 'document'), 'HEAD'],
+    ['frame', from('cross-site', 'navigate', 'iframe')],
+    // Pages of other sandboxes are of the same site.
+    ['none', from('same-site')],
+    ['none', from('same-site', 'no-cors', 'image')],
+    ['none', from('same-site', 'no-cors', 'script')],
+    ['none', from('cross-site', 'navigate', 'object')],
+    ['none', { ...from('same-site'), origin: 'https://8080-xyz.preview.test' }],
+    ['none', { ...from('same-site', 'websocket'), origin: 'https://8080-xyz.preview.test' }],
+    ['none', { origin: 'https://8080-xyz.preview.test' }, 'POST'],
+    ['none', { ...from('same-site', 'navigate', 'document'), origin: 'https://1-xyz.preview.test' }, 'POST'],
+    ['none', { ...from('cross-site', 'navigate', 'document'), origin: 'null' }, 'POST'],
+    ['none', from('cross-site', 'navigate', 'document'), 'POST'],
+    ['none', { origin: 'http://8080-abc.preview.test' }],
+    ['none', { origin: 'https://8080-abc.preview.test.evil.test' }],
+    ['none', { origin: 'https://8080-abcd.preview.test' }],
+    ['none', { origin: `${own}, https://evil.test` }],
+  ];
+  for (const [expected, headers, method] of cases)
+    assert.equal(use(headers, method), expected, JSON.stringify([method, headers]));
+  assert.equal(use({ origin: 'http://8080-abc.preview.test' }, 'POST', false), 'both');
+});
+
+test('the cookie of a frame counts over TLS, where it does', () => {
+  const headers = { cookie: `__Host-rlp_preview_frame=${token}` };
+  const find = (isTls: boolean, use?: { page: boolean; frame: boolean }) =>
+    findCredential('/', headers, isTls, use).token;
+  assert.equal(find(true), token);
+  assert.equal(find(false), null);
+  assert.equal(find(true, { page: true, frame: false }), null);
 });

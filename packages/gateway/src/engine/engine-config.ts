@@ -5,7 +5,7 @@ import {
   PREVIEW_TOKEN_PARAMETER,
   REQUEST_ID_HEADER,
 } from '@releap/contract';
-import { cookieName } from '../targets/preview-credential.ts';
+import { cookieName, FRAME_COOKIE } from '../targets/preview-credential.ts';
 
 export interface EngineConfig {
   /** Folder of configuration, maps and admin socket, which its worker cannot reach. */
@@ -136,6 +136,8 @@ ${tls === undefined ? '' : `  bind ${address(tls)} ssl crt ${paths.certificate} 
   acl is_odd req.fhdr_cnt(${COMPAT_PREVIEW_TOKEN_HEADER}) gt 1
   acl is_odd req.fhdr_cnt(authorization) gt 1
   acl is_odd req.fhdr_cnt(cookie) gt 1
+  acl is_odd req.fhdr_cnt(origin) gt 1
+  acl is_odd req.fhdr_cnt(sec-fetch-site) gt 1
   acl is_odd req.fhdr(expect) -m found
   acl is_odd method CONNECT TRACE
   acl is_odd url,url_dec -m sub ${PREVIEW_TOKEN_PARAMETER}
@@ -160,8 +162,23 @@ ${tls === undefined ? '' : `  bind ${address(tls)} ssl crt ${paths.certificate} 
   http-request set-var(txn.credential) req.fhdr(${PREVIEW_TOKEN_HEADER}) if { req.fhdr(${PREVIEW_TOKEN_HEADER}) -m len gt 0 }
   http-request set-var(txn.credential) req.fhdr(${COMPAT_PREVIEW_TOKEN_HEADER}) if { req.fhdr(${COMPAT_PREVIEW_TOKEN_HEADER}) -m len gt 0 } !has_credential
   http-request set-var(txn.credential) req.fhdr(authorization),word(2,\\ ) if is_own_bearer !has_credential
+  # As cookieUse: a cookie counts here in requests of the host's own pages alone; the gateway decides on all others.
+  acl has_cookie req.cook(${cookie}) -m found
+  acl has_cookie req.cook(${FRAME_COOKIE}) -m found
+  acl has_origin req.fhdr(origin) -m found
+  acl has_site req.fhdr(sec-fetch-site) -m found
+  acl is_own_site req.fhdr(sec-fetch-site) -m str same-origin none
+  http-request set-var-fmt(txn.own_origin) ${isTls ? 'https' : 'http'}://%[req.hdr(host),lower]
+  acl is_own_origin req.fhdr(origin),strcmp(txn.own_origin) eq 0
+  http-request set-var(txn.is_odd) bool(true) if has_cookie !has_credential has_origin !is_own_origin
+  http-request set-var(txn.is_odd) bool(true) if has_cookie !has_credential has_site !is_own_site
   http-request set-var(txn.credential) req.cook(${cookie}) if { req.cook(${cookie}) -m found } !has_credential
-
+${
+  isTls
+    ? `  http-request set-var(txn.credential) req.cook(${FRAME_COOKIE}) if { req.cook(${FRAME_COOKIE}) -m found } !has_credential
+`
+    : ''
+}
   http-request set-var(txn.host) req.hdr(host),lower,field(1,:)
   http-request set-var(txn.port) var(txn.host),field(1,-)
   http-request set-var-fmt(txn.public) %[var(txn.host)]/
@@ -184,7 +201,7 @@ backend guests
 ${removed('request', REMOVED_FROM_REQUESTS)}
   http-request del-header x-forwarded- -m beg
   http-request del-header authorization if { var(txn.is_own_bearer) -m found }
-  http-request set-header cookie %[req.fhdr(cookie),'regsub("(^|;[[:space:]]*)(__Host-)?rlp_preview=[^;]*","",g)','regsub("^;[[:space:]]*","")'] if { req.fhdr(cookie) -m sub rlp_preview= }
+  http-request set-header cookie %[req.fhdr(cookie),'regsub("(^|;[[:space:]]*)(__Host-)?rlp_preview(_frame)?=[^;]*","",g)','regsub("^;[[:space:]]*","")'] if { req.fhdr(cookie) -m sub rlp_preview= rlp_preview_frame= }
   http-request del-header cookie if { req.fhdr(cookie) -m len 0 }
   http-request set-header host %[req.hdr(host),lower]
   http-request set-header x-forwarded-for %[src]

@@ -8,6 +8,7 @@ import {
   tokenKind,
   unauthorized,
 } from '@releap/contract';
+import type { CookieUse } from './preview-site.ts';
 import { takeParameter } from './url-parameter.ts';
 
 const MAX_CHARS = 4096;
@@ -18,6 +19,9 @@ const COOKIE = 'rlp_preview';
  * for it alone, so that no other sandbox can set it for this one.
  */
 export const cookieName = (isTls: boolean): string => (isTls ? `__Host-${COOKIE}` : COOKIE);
+
+/** The same for a preview in a frame, partitioned by the site of the window. Browsers accept it over TLS alone. */
+export const FRAME_COOKIE = `__Host-${COOKIE}_frame`;
 
 /** Whether a text is a credential of this service, which must not reach a guest. */
 export function isOwnCredential(token: string): boolean {
@@ -35,10 +39,15 @@ export interface PreviewCredential {
 
 /**
  * The credential of a request: the header, a token of this service in `Authorization: Bearer`, the parameter of a signed URL,
- * the cookie; the first that there is.
+ * a cookie that counts; the first that there is.
  * @throws ApiError 401 for a parameter that is not a preview token: other credentials do not belong into URLs
  */
-export function findCredential(url: string, headers: IncomingHttpHeaders, isTls: boolean): PreviewCredential {
+export function findCredential(
+  url: string,
+  headers: IncomingHttpHeaders,
+  isTls: boolean,
+  use: CookieUse = { page: true, frame: true },
+): PreviewCredential {
   const parameter = takeParameter(url, PREVIEW_TOKEN_PARAMETER);
   if (parameter.token !== null && tokenKind(parameter.token) !== 'preview')
     throw unauthorized(`the parameter ${PREVIEW_TOKEN_PARAMETER} is not a preview token`);
@@ -48,7 +57,11 @@ export function findCredential(url: string, headers: IncomingHttpHeaders, isTls:
     (typeof header === 'string' && header !== '' ? header.slice(0, MAX_CHARS) : null) ??
     (bearer !== null && isOwnCredential(bearer) ? bearer : null);
   const isInUrl = inHeader === null && parameter.token !== null;
-  const token = inHeader ?? parameter.token ?? readCookie(headers.cookie, cookieName(isTls));
+  const token =
+    inHeader ??
+    parameter.token ??
+    (use.page ? readCookie(headers.cookie, cookieName(isTls)) : null) ??
+    (use.frame && isTls ? readCookie(headers.cookie, FRAME_COOKIE) : null);
   return { token, isInUrl, url: parameter.url };
 }
 
@@ -61,7 +74,7 @@ function readCookie(header: string | undefined, name: string): string | null {
 
 /** A `Cookie` header without the cookies of previews; undefined when none remains. */
 export function withoutOwnCookies(header: string): string | undefined {
-  const own = [cookieName(false), cookieName(true)];
+  const own = [cookieName(false), cookieName(true), FRAME_COOKIE];
   const rest = cookiesOf(header).filter((cookie) => !own.includes(cookie.split('=', 1)[0] ?? ''));
   return rest.length === 0 ? undefined : rest.join('; ');
 }

@@ -1,8 +1,10 @@
 import { notFound, quote } from '@releap/contract';
 import { checkFraming } from '../http/framing.ts';
-import { cookieName, findCredential } from './preview-credential.ts';
+import { cookieName, findCredential, FRAME_COOKIE } from './preview-credential.ts';
 import { previewHeaders } from './preview-headers.ts';
 import { parsePreviewHost } from './preview-host.ts';
+import { answerRefused } from './preview-refusal.ts';
+import { cookieUse, isFrame } from './preview-site.ts';
 import type { RequestHead, Route, TargetKind } from './target.ts';
 
 export interface PreviewOptions {
@@ -24,7 +26,8 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
           `no preview at ${quote(request.headers.host ?? '')}; expected <port>-<sandbox id>.${domain}`,
         );
       checkFraming(request);
-      const credential = findCredential(request.url, request.headers, isTls);
+      const use = cookieUse(request.method, request.headers, { host, domain, isTls });
+      const credential = findCredential(request.url, request.headers, isTls, use);
       const { url } = credential;
       const token = request.credential === undefined ? credential.token : request.credential;
       const { port, sandbox } = host;
@@ -33,10 +36,16 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
         token,
         service: port,
         upstreamPath: () => url,
+        onRefused: (refusal) => answerRefused(request, refusal),
         headers: previewHeaders({ address: request.address, isTls, host }),
       };
       if (!credential.isInUrl || !isNavigation(request)) return route;
-      const cookie = `${cookieName(isTls)}=${token}; Path=/; HttpOnly; SameSite=Lax${isTls ? '; Secure' : ''}`;
+      // In a frame of another site browsers keep no other one.
+      const [name, attributes] =
+        isTls && isFrame(request.headers)
+          ? [FRAME_COOKIE, 'SameSite=None; Secure; Partitioned']
+          : [cookieName(isTls), `SameSite=Lax${isTls ? '; Secure' : ''}`];
+      const cookie = `${name}=${token}; Path=/; HttpOnly; ${attributes}`;
       // Absolute: a path that begins with two slashes would name another host.
       const location = `${isTls ? 'https' : 'http'}://${host.authority}${url}`;
       return { ...route, redirect: { location, cookie } };

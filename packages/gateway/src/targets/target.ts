@@ -1,6 +1,6 @@
 /** Kinds of targets: which requests they match, and their header policies. */
-import type { IncomingHttpHeaders } from 'node:http';
-import type { GatewayTarget, GuestService } from '@releap/contract';
+import type { IncomingHttpHeaders, OutgoingHttpHeaders } from 'node:http';
+import type { ApiError, GatewayTarget, GuestService } from '@releap/contract';
 import type { GrantLease } from '../control/grants.ts';
 import type { HeaderPolicy } from '../http/headers.ts';
 
@@ -18,6 +18,13 @@ export interface RequestHead {
   credential?: string | null;
 }
 
+/** An answer of the gateway itself. */
+export interface OwnAnswer {
+  status: number;
+  headers: OutgoingHttpHeaders;
+  body?: string;
+}
+
 /** The route of one request, before its authorization. */
 export interface Route {
   /** The target for the control plane. */
@@ -28,6 +35,8 @@ export interface Route {
   service?: GuestService;
   /** Once it is authorized it is answered with this, and not forwarded. */
   redirect?: { location: string; cookie: string };
+  /** What the client gets instead of the refusal of its credential; undefined for the error itself. */
+  onRefused?: (refusal: ApiError) => OwnAnswer | undefined;
   /** Path and query at the runner, or in the guest. */
   upstreamPath: (lease: GrantLease) => string;
   headers: HeaderPolicy;

@@ -68,7 +68,24 @@ test('HTTP/2 and TLS in front: requests, events and the sign-in of a browser; a 
     assert.equal(signIn.answer['location'], `https://${host}/x`);
     const cookie = `__Host-rlp_preview=${token}`;
     assert.match(String(signIn.answer['set-cookie']), new RegExp(`^${cookie}; Path=/; HttpOnly`));
+    const frame = { ...page, 'sec-fetch-dest': 'iframe', 'sec-fetch-site': 'cross-site' };
+    const framed = await request({ ':path': `/x?rlp_token=${token}`, ...frame });
+    const frameCookie = `__Host-rlp_preview_frame=${token}`;
+    assert.equal(
+      String(framed.answer['set-cookie']),
+      `${frameCookie}; Path=/; HttpOnly; SameSite=None; Secure; Partitioned`,
+    );
+    const shown = await request({ ':path': '/x', ...frame, cookie: frameCookie });
+    assert.deepEqual([shown.answer[':status'], world.seen.at(-1)?.headers.cookie], [200, undefined]);
+    assert.equal((await request({ ':path': '/x', ...frame, cookie })).answer[':status'], 401);
+    const foreign = { 'sec-fetch-site': 'cross-site', origin: 'https://dashboard.example' };
+    assert.equal((await request({ ':path': '/x', ...foreign, cookie: frameCookie })).answer[':status'], 401);
     const before = await world.routed('secure');
+    await eventually('a route for the frame', async () => {
+      const own = { 'sec-fetch-site': 'same-origin', cookie: frameCookie };
+      assert.equal((await request({ ':path': '/', ...own })).answer[':status'], 200);
+      return (await world.routed('secure')) > before;
+    });
     await eventually('a route', async () => {
       assert.equal((await request({ ':path': '/', cookie })).answer[':status'], 200);
       return (await world.routed('secure')) > before;
