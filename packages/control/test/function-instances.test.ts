@@ -4,10 +4,12 @@ import { after, before, beforeEach, describe, it } from 'node:test';
 import { newToken, newUuid, tokenDigest } from '@releap/contract';
 import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
 import {
+  create,
   obedient,
   silent,
   startWorld,
   until,
+  waitFor,
   type Script,
   type ScriptedRunner,
   type World,
@@ -346,4 +348,30 @@ it('402 without credits', async () => {
   assert.equal(refused(await gateway.ask({ ...target, project: own.call.projectId })).status, 402);
   const instance = { kind: 'function-instance', version_id: fn.versionId };
   assert.equal(refused(await gateway.ask(instance)).status, 402);
+});
+
+it('an instance that is released, or waited for, revokes no grant of its function at the gateways of other servers', async () => {
+  const fn = await insertFunction(world, { maxInstances: 1 });
+  const second = await world.another();
+  try {
+    using client = await new GatewayClient(second.internalUrl).open();
+    const held = client.begin({ kind: 'function', function: fn.name }, world.call.key);
+    assert.equal((await held.answer).type, 'function');
+    const vm = await create(world.call, world);
+    await waitFor(world.call, vm.id, 'running');
+    const marker = await client.grant(vm.id, world.call.key);
+
+    const target = { kind: 'function-instance', version_id: fn.versionId };
+    await one.instance(fn.versionId);
+    const waiting = two.begin(target);
+    await until(() => client.pressed.includes(fn.id));
+    one.release([...Array(200).keys()]);
+    assert.equal((await waiting.answer).type, 'grant');
+    two.release([waiting.id]);
+    await world.call('DELETE', `/vms/${vm.id}`);
+    await until(() => client.revokedAs(marker.id) !== undefined);
+    assert.equal(client.revokedAs(held.id), undefined);
+  } finally {
+    await second.close();
+  }
 });

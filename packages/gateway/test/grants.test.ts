@@ -218,3 +218,32 @@ test('the one used for longest ago is released first when there are too many', a
     await grants.close();
   }
 });
+
+test('a grant that was revoked while nothing used it is released: 10,000 sandboxes that were used and changed leave none', async () => {
+  const grants = new Grants({
+    controlUrl: control.url,
+    credential: () => Promise.resolve('gateway-credential'),
+    kinds: ['toolbox'],
+    decisionMs: 60_000,
+    log: pino({ level: 'silent' }),
+  });
+  try {
+    control.released.length = 0;
+    const count = 10_000;
+    using open = await grants.lease({ kind: 'toolbox', sandbox: 'open' }, key);
+    for (let index = 0; index < count; index += 500) {
+      const leases = await Promise.all(
+        Array.from({ length: 500 }, (_, at) =>
+          grants.lease({ kind: 'toolbox', sandbox: `s${index + at}` }, key),
+        ),
+      );
+      for (const lease of leases) lease[Symbol.dispose]();
+    }
+    control.push({ type: 'revoke', ids: control.asked.map(({ id }) => id), disconnect: false });
+    await until(() => control.released.length === count);
+    assert.equal(grants.size, 1, 'the one that is in use');
+    assert.equal(open.revoked.aborted, false);
+  } finally {
+    await grants.close();
+  }
+});

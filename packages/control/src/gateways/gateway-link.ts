@@ -47,6 +47,8 @@ export interface GatewayLinkOptions {
   grants: GrantIndex;
   /** The data token of one sandbox on one runner. */
   dataToken: (runnerId: string, sandboxId: string) => Promise<DataToken>;
+  /** Grants that are kept for the gateway. Default: more than it keeps itself. */
+  grantsMax?: number;
   log: Logger;
 }
 
@@ -71,10 +73,12 @@ export class GatewayLink {
   #gatewayId: string | undefined;
   #questions = 0;
   #waits = 0;
+  readonly #grantsMax: number;
 
   constructor(socket: WebSocket, options: GatewayLinkOptions) {
     this.#socket = socket;
     this.#options = options;
+    this.#grantsMax = options.grantsMax ?? HELD_MAX;
     this.#ticker = setInterval(() => this.#send({ type: 'tick' }), GATEWAY_TICK_MS);
     socket.on('message', (data, binary) => {
       if (binary) socket.close(CLOSE.badMessage, 'messages are JSON text');
@@ -201,13 +205,18 @@ export class GatewayLink {
     };
     this.#held.set(id, held);
     grants.add(held);
-    for (const [oldest, { resolved }] of this.#held) {
-      if (this.#held.size <= HELD_MAX) break;
-      if (resolved === undefined) continue;
-      this.#send({ type: 'revoke', ids: [oldest], disconnect: true });
-      this.#forget(oldest);
-    }
+    if (this.#held.size > this.#grantsMax) this.#evict();
     return held;
+  }
+
+  /** Ends a hundredth of the grants, the oldest ones; of changed ones first, which serve only connections that have been open since. */
+  #evict(): void {
+    const answered = [...this.#held].filter(([, { resolved }]) => resolved !== undefined);
+    const changed = answered.filter(([, held]) => held.changed);
+    const present = answered.filter(([, held]) => !held.changed);
+    const ids = [...changed, ...present].slice(0, Math.ceil(this.#grantsMax / 100)).map(([id]) => id);
+    for (const id of ids) this.#forget(id);
+    this.#send({ type: 'revoke', ids, disconnect: true });
   }
 
   /** Of these functions the gateway is to end instances that are idle. */

@@ -14,6 +14,9 @@ import { toolboxTarget } from './toolbox-target.ts';
 /** A grant expires before its data token by this share, for requests in flight and clock differences. */
 const GRANT_TTL_SHARE = 0.75;
 
+/** The kind of change of a sandbox; older servers name none. */
+const SANDBOX = 'sandbox';
+
 export function gatewaysModule(context: ControlContext): Module {
   const { authenticator, database, dataTokens, events, instances, log, options, previewTokens } = context;
   const links = new GatewayLinks({
@@ -36,7 +39,8 @@ export function gatewaysModule(context: ControlContext): Module {
   events.on('function-pressure', (ids) => links.pressure(ids));
   events.on('instances-retired', (ids) => links.retire(ids));
   events.on('changed-elsewhere', (changed) => {
-    links.changed(changed.map(([id]) => id));
+    // Functions are compared by their revision: what their instances do changes no grant.
+    links.changed(changed.filter(([, , , kind = SANDBOX]) => kind === SANDBOX).map(([id]) => id));
     const pressed = changed.filter(([, , , kind]) => kind === FUNCTION_PRESSURE).map(([id]) => id);
     if (pressed.length > 0) links.pressure(pressed);
     const retired = changed.filter(([, , , kind]) => kind === INSTANCE_RETIRED).map(([id]) => id);

@@ -292,9 +292,12 @@ export class Grants {
     const entry = this.#byId.get(id);
     if (entry?.granted !== true) return;
     if (this.#usable.get(entry.key) === entry) this.#usable.delete(entry.key);
-    if (disconnect) entry.revoked.abort(unauthorized('the credential was revoked'));
-    if (disconnect || entry.leases === 0) this.#byId.delete(id);
     entry.retired.abort();
+    // Control has forgotten it.
+    if (disconnect) {
+      this.#byId.delete(id);
+      entry.revoked.abort(unauthorized('the credential was revoked'));
+    } else this.#forgetUnless(entry, false);
   }
 
   /** Forgets a grant that is neither cached for new requests nor leased by open ones. */
