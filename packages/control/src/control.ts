@@ -1,6 +1,6 @@
 import { migrate } from '@releap/database';
 import { createContext } from './context.ts';
-import { createPlanes } from './http/planes.ts';
+import { type ClientGuards, createPlanes } from './http/planes.ts';
 import { UpgradeRouter } from './http/upgrade-router.ts';
 import { createHttpServer, type HttpServer } from './http/server.ts';
 import { ensureBuiltinImages } from './images/images.ts';
@@ -51,7 +51,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   await ensureBuiltinImages(database.pool, options.builtinImages ?? []);
 
   const modules = createModules(context, options.modules);
-  const { planes, clientPlugins, internalPlugins } = createPlanes({
+  const { planes, guards, clientPlugins, internalPlugins } = createPlanes({
     ...context,
     ...options,
     onAnswer: requestMetrics(metrics),
@@ -61,7 +61,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     module.metrics?.(metrics);
   }
   const api = createHttpServer({
-    plugins: [...clientPlugins, ...modules.map(clientRoutes)],
+    plugins: [...clientPlugins, ...modules.map((module) => clientRoutes(module, guards))],
     trustedProxies: options.trustedProxies ?? [],
     log,
   });
@@ -109,9 +109,9 @@ export async function startControl(options: ControlOptions): Promise<Control> {
 }
 
 const clientRoutes =
-  (module: Module): FastifyPluginCallback =>
+  (module: Module, guards: ClientGuards): FastifyPluginCallback =>
   (scope, _options, done) => {
-    module.clientRoutes?.(scope);
+    module.clientRoutes?.(scope, guards);
     done();
   };
 

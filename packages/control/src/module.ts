@@ -1,6 +1,6 @@
 import type { FastifyInstance } from 'fastify';
 import type { Registry } from 'prom-client';
-import type { Planes } from './http/planes.ts';
+import type { ClientGuards, Planes } from './http/planes.ts';
 import type { ReconciledKind } from './runners/kind.ts';
 import type { UpgradeRouter } from './http/upgrade-router.ts';
 import type { PeriodicTask } from './tasks/task.ts';
@@ -16,7 +16,7 @@ export interface Module {
   /** Adds the module's operations to the planes. */
   routes?(planes: Planes): void;
   /** Adds routes to the listener for clients that are not operations of a plane, in a scope of their own. */
-  clientRoutes?(scope: FastifyInstance): void;
+  clientRoutes?(scope: FastifyInstance, guards: ClientGuards): void;
   /** Adds WebSocket endpoints to the internal listener. */
   upgrades?(router: UpgradeRouter): void;
   /** Disconnects the clients of `upgrades`; called when the server stops, and its listeners wait for it. */

@@ -7,7 +7,10 @@ import { after, before, beforeEach, test } from 'node:test';
 import type { Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { newToken } from '@releap/contract';
 import { startWorld, until, type World } from '@releap/testing/world';
+import { mintApiKey } from '../src/index.ts';
+import { insertFunction } from './support/function-versions.ts';
 
 const stack = new AsyncDisposableStack();
 let world: World;
@@ -30,6 +33,7 @@ before(async () => {
   const { port } = gateway.address() as AddressInfo;
   world = stack.use(
     await startWorld({
+      rateLimits: { perKey: 300, perOrg: 0, perAddress: 300 },
       region: { id: 'here', name: 'Here', toolboxProxyUrl: `http://127.0.0.1:${port}/toolbox` },
     }),
   );
@@ -43,12 +47,17 @@ beforeEach(() => {
   };
 });
 
-const call = (path: string, init: RequestInit = {}): Promise<Response> =>
-  fetch(`${world.control.url}${path}`, { method: 'POST', ...init });
+const call = (path: string, { headers, ...init }: RequestInit = {}): Promise<Response> =>
+  fetch(`${world.control.url}${path}`, {
+    method: 'POST',
+    ...init,
+    headers: { authorization: `Bearer ${world.call.key}`, ...(headers as Record<string, string>) },
+  });
 
 /** A request whose body is still open, and its response. */
 async function open(path: string, first: string): Promise<[http.ClientRequest, IncomingMessage]> {
-  const request = http.request(`${world.control.url}${path}`, { method: 'POST' });
+  const headers = { authorization: `Bearer ${world.call.key}` };
+  const request = http.request(`${world.control.url}${path}`, { method: 'POST', headers });
   request.on('error', () => undefined);
   request.write(first);
   const [response] = (await once(request, 'response')) as [IncomingMessage];
@@ -59,7 +68,7 @@ async function open(path: string, first: string): Promise<[http.ClientRequest, I
 test('any body of any type reaches the gateway as it was sent, with the credential, and so does the answer', async () => {
   const body = Buffer.from([0, 1, 2, 255]);
   for (const type of ['application/json', 'multipart/form-data', 'image/png', undefined]) {
-    const headers = { authorization: 'Bearer any', 'x-mine': 'yes', ...(type && { 'content-type': type }) };
+    const headers = { 'x-mine': 'yes', ...(type && { 'content-type': type }) };
     const answer = await call('/fns/hello/invoke?a=b', { body, headers });
     assert.deepEqual([answer.status, answer.headers.get('x-rlp-fn-status')], [200, '201']);
     assert.equal(answer.headers.get('content-type'), 'text/x-mine');
@@ -70,7 +79,7 @@ test('any body of any type reaches the gateway as it was sent, with the credenti
       ['authorization', 'x-mine', 'content-type', 'x-forwarded-for', 'x-forwarded-proto'].map(
         (name) => request?.headers[name],
       ),
-      ['Bearer any', 'yes', type, '127.0.0.1', 'http'],
+      [`Bearer ${world.call.key}`, 'yes', type, '127.0.0.1', 'http'],
     );
     assert.match(String(request?.headers['x-forwarded-host']), /^127\.0\.0\.1:\d+$/);
   }
@@ -165,9 +174,36 @@ test('a slow reader slows its writer, in both directions', async () => {
   assert.ok(sent < most, `${sent} bytes were taken that the gateway does not read`);
 });
 
+test('a key that is guessed is refused here, and counts for its address; calls count for their key', async () => {
+  const guess = () =>
+    call('/fns/hello/invoke', { headers: { authorization: `Bearer ${newToken('apiKey')}` } });
+  assert.deepEqual([(await guess()).status, seen.length], [401, 0]);
+  const own = await mintApiKey(world.database.pool, world.call.projectId, 'busy');
+  const headers = { authorization: `Bearer ${own.token}` };
+  const statuses = await Promise.all(
+    Array.from({ length: 301 }, async () => (await call('/fns/hello/invoke', { headers })).status),
+  );
+  assert.deepEqual(
+    [200, 429].map((status) => statuses.filter((one) => one === status).length),
+    [300, 1],
+  );
+  assert.equal((await call('/fns/hello/invoke')).status, 200, 'another key');
+  const guesses = await Promise.all(Array.from({ length: 300 }, async () => (await guess()).status));
+  assert.ok(guesses.includes(429));
+});
+
+test('calls of a public function are not limited by address, guesses of functions are', async () => {
+  const { name } = await insertFunction(world, { public: true });
+  const path = `/fn/${world.call.projectId}/${name}`;
+  await until(async () => (await call('/fn/some-project/hello')).status === 429);
+  await until(async () => (await call(`/fn/${world.call.projectId}/guessed`)).status === 429);
+  assert.equal((await call(path)).status, 200);
+});
+
 test('a gateway that dies or does not answer is said, and a begun answer is cut', async () => {
   serve = (request) => request.socket.destroy();
-  const died = await call('/fn/some-project/hello', { body: 'x' });
+  const { name } = await insertFunction(world, { public: true });
+  const died = await call(`/fn/${world.call.projectId}/${name}`, { body: 'x' });
   assert.deepEqual([died.status, died.headers.get('access-control-allow-origin')], [502, '*']);
   assert.match(await died.text(), /closed the connection before it answered; the function may have run/);
   serve = (request, response) => {

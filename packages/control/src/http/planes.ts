@@ -10,6 +10,8 @@ import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { audited } from '../operator/audit.ts';
 import {
+  type AsyncGuard,
+  type Guard,
   gatewayGuard,
   managementGuard,
   operatorGuard,
@@ -50,8 +52,17 @@ export interface PlanesOptions {
   onAnswer?: ObserveRequest;
 }
 
+/** For routes of clients that are not operations of a plane. */
+export interface ClientGuards {
+  /** Accepts a project's API key. */
+  readonly workload: Guard;
+  /** Counts the request for its address. */
+  readonly address: AsyncGuard;
+}
+
 export interface MountablePlanes {
   readonly planes: Planes;
+  readonly guards: ClientGuards;
   /** Public, workload, facade and management operations, for clients. */
   readonly clientPlugins: readonly FastifyPluginCallback[];
   /** Operations of the operator, of runners and of gateways; these have a link besides (gateways/). */
@@ -62,16 +73,17 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
   const { authenticator, callers, tokens, runnerCredentials } = options;
   const shared = { idempotency: options.idempotency, onAnswer: options.onAnswer };
   const limiter = createRateLimiter(options.rateLimits ?? NO_RATE_LIMITS);
+  const guards = { workload: workloadGuard(authenticator, limiter), address: publicGuard(limiter) };
   const planes = {
     // Health checks are not rate limited.
     public: createPlane<'public'>({
-      guard: publicGuard(limiter),
+      guard: guards.address,
       unguarded: Object.values<Operation>(operations).filter(({ rateLimited }) => rateLimited === false),
       ...shared,
     }),
-    workload: createPlane<'workload'>({ guard: workloadGuard(authenticator, limiter), ...shared }),
+    workload: createPlane<'workload'>({ guard: guards.workload, ...shared }),
     compat: createPlane<'workload'>({
-      guard: workloadGuard(authenticator, limiter),
+      guard: guards.workload,
       prefix: COMPAT_PREFIX,
       answerNotFound: answerUnlisted,
       answerError: answerCompatError,
@@ -92,6 +104,7 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
   };
   return {
     planes,
+    guards,
     clientPlugins: [limiter, planes.public, planes.workload, planes.compat, planes.management].map(
       ({ plugin }) => plugin,
     ),

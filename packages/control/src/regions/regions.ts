@@ -14,6 +14,7 @@ export interface RegionRow {
 /** Matches every region that belongs to some global region. */
 const WORLD = 'world';
 const CACHE_MS = 1_000;
+const RECENT_MS = 60_000;
 
 const ALL = statement<RegionRow>(
   'regions-all',
@@ -28,6 +29,8 @@ const GLOBALS = statement<{ id: string; name: string; member_count: number }>(
 
 export interface Regions {
   active(): Promise<RegionRow[]>;
+  /** The same for calls that must not wait for the database: up to a minute old, and older ones while it does not answer. */
+  recent(): Promise<RegionRow[]>;
   globals(): Promise<{ id: string; name: string; member_count: number }[]>;
   /**
    * The region of a slug, of a global region's id, or the default for null.
@@ -41,20 +44,36 @@ export interface Regions {
 }
 
 export function createRegions(database: Database): Regions {
-  let cached: { until: number; rows: RegionRow[] } | undefined;
+  let cached: { at: number; rows: RegionRow[] } | undefined;
 
-  const read = async (): Promise<RegionRow[]> => {
-    const now = performance.now();
-    if (cached !== undefined && cached.until > now) return cached.rows;
-    const rows = await queryAll(database.pool, ALL);
-    cached = { until: now + CACHE_MS, rows };
-    return rows;
+  let reading: Promise<RegionRow[]> | undefined;
+
+  const load = (): Promise<RegionRow[]> =>
+    (reading ??= queryAll(database.pool, ALL)
+      .then((rows) => {
+        cached = { at: performance.now(), rows };
+        return rows;
+      })
+      .finally(() => (reading = undefined)));
+
+  const read = async (): Promise<RegionRow[]> =>
+    cached !== undefined && performance.now() - cached.at < CACHE_MS ? cached.rows : await load();
+
+  const readRecent = async (): Promise<RegionRow[]> => {
+    if (cached === undefined) return await load();
+    const { at, rows } = cached;
+    const age = performance.now() - at;
+    if (age < CACHE_MS) return rows;
+    const loaded = load().catch(() => rows);
+    return age < RECENT_MS ? rows : await loaded;
   };
 
-  const active = async (): Promise<RegionRow[]> => (await read()).filter((region) => region.enabled);
+  const enabled = (rows: RegionRow[]): RegionRow[] => rows.filter((region) => region.enabled);
+  const active = async (): Promise<RegionRow[]> => enabled(await read());
 
   return {
     active,
+    recent: async () => enabled(await readRecent()),
     globals: () => queryAll(database.pool, GLOBALS),
     async resolve(asked, principal, regionWithMostCapacity) {
       const rows = await read();

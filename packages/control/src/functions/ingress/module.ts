@@ -1,49 +1,44 @@
 /**
- * Calls of functions at the base URL: passed on to a gateway as they are, which authenticates, queues and records them. The
- * control plane only finds the gateway.
+ * Calls of functions at the base URL: authenticated and counted as other requests of clients, and passed on to a gateway as they are,
+ * which authorizes, queues and records them.
  */
-import {
-  bearerToken,
-  functionInvokeOperations,
-  isUuid,
-  REQUEST_ID_HEADER,
-  unavailable,
-} from '@releap/contract';
-import { queryOne, statement } from '@releap/database';
+import { functionInvokeOperations, isUuid, REQUEST_ID_HEADER, unavailable } from '@releap/contract';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { ControlContext } from '../../context.ts';
 import { answerError } from '../../http/errors.ts';
+import type { ClientGuards } from '../../http/planes.ts';
 import type { Module } from '../../module.ts';
 import { gatewayAddress } from '../gateway-address.ts';
 import { gatewayAgent } from '../gateway-agent.ts';
+import { FunctionRegions } from './function-regions.ts';
 import { passThrough } from './pass-through.ts';
 
-const REGION = statement<{ region: string }>(
-  'ingress-function-region',
-  'select region from functions where project_id = $1 and name = $2',
-);
+/** Longer ones are unknown. */
+const NAME_MAX = 128;
 
 type Called = FastifyRequest<{ Params: { project?: string; name: string } }>;
 
-export function functionIngressModule({ authenticator, cleanup, database, regions }: ControlContext): Module {
+export function functionIngressModule({ cleanup, database, regions }: ControlContext): Module {
   // The gateway bounds the time in the queue and that of the handler.
   const agent = gatewayAgent();
   cleanup.defer(() => agent.destroy());
 
-  /** Where the function runs. An unknown one is refused by any gateway. */
-  async function gatewayOf({ params, headers }: Called): Promise<URL> {
-    const all = (await regions.active()).filter(({ toolbox_proxy_url: url }) => url !== null);
+  const known = new FunctionRegions(database);
+
+  /** Null for an unknown function, which any gateway refuses. */
+  async function regionOf({ params, principal }: Called): Promise<string | null> {
+    const project = params.project ?? principal?.projectId;
+    return project === undefined || !isUuid(project) || params.name.length > NAME_MAX
+      ? null
+      : await known.find(project, params.name);
+  }
+
+  async function gatewayOf(request: Called): Promise<URL> {
+    const all = (await regions.recent()).filter(({ toolbox_proxy_url: url }) => url !== null);
     const [first] = all;
     if (first === undefined) throw unavailable('no region has a gateway that serves functions');
-    if (all.length === 1) return new URL(await gatewayAddress(regions, first.id));
-    const token = bearerToken(headers.authorization);
-    const project =
-      params.project ?? (token === null ? undefined : (await authenticator.byApiKey(token))?.projectId);
-    const row =
-      project === undefined || !isUuid(project)
-        ? undefined
-        : await queryOne(database.pool, REGION, [project, params.name]);
-    return new URL(await gatewayAddress(regions, row?.region ?? first.id));
+    const region = all.length === 1 ? first.id : await regionOf(request);
+    return new URL(await gatewayAddress(regions, region ?? first.id));
   }
 
   async function serve(request: Called, reply: FastifyReply): Promise<void> {
@@ -64,7 +59,13 @@ export function functionIngressModule({ authenticator, cleanup, database, region
     });
   }
 
-  function routes(scope: FastifyInstance): void {
+  function routes(scope: FastifyInstance, { workload, address }: ClientGuards): void {
+    /** Public functions have callers without credentials: what counts for their address is to guess a function. */
+    const guardPublic = async (request: FastifyRequest, reply: FastifyReply): Promise<void> => {
+      // Gateways know the functions that they serve, also while the database does not answer.
+      const region = await regionOf(request as Called).catch(() => undefined);
+      if (region === null) await address(request, reply);
+    };
     scope.setErrorHandler((error, request, reply) => {
       // A page of any site may read why.
       if (isPublic(request)) reply.header('access-control-allow-origin', '*');
@@ -73,13 +74,14 @@ export function functionIngressModule({ authenticator, cleanup, database, region
     scope.removeAllContentTypeParsers();
     scope.addContentTypeParser('*', (_request, payload, done) => done(null, payload));
     const { invokeFunction, callPublicFunction } = functionInvokeOperations;
-    for (const [url, methods] of [
-      [invokeFunction.path, ['POST']],
-      [callPublicFunction.path, ['POST', 'OPTIONS']],
+    for (const [url, methods, onRequest] of [
+      [invokeFunction.path, ['POST'], workload],
+      [callPublicFunction.path, ['POST', 'OPTIONS'], guardPublic],
     ] as const)
       scope.route<{ Params: Called['params'] }>({
         method: [...methods],
         url,
+        onRequest,
         config: { streamedBody: true },
         handler: serve,
       });
