@@ -114,12 +114,14 @@ describe('secrets and a registry that wants a password', () => {
     await eventually('the interceptor runs', () => readFile(record, 'utf8'));
   });
 
-  test('releap rotate-key adds a key; the server starts to use it and rewraps what the old one has wrapped', async () => {
+  test('releap rotate-key adds a key; promoted, the server uses it and rewraps what the old one has wrapped', async () => {
     const main = join(REPO, 'packages/server/src/main.ts');
-    const said = execFileSync(process.execPath, [main, 'rotate-key'], {
-      env: { ...process.env, RELEAP_HOME: service.home },
-      encoding: 'utf8',
-    });
+    const rotateKey = (...args: string[]): string =>
+      execFileSync(process.execPath, [main, 'rotate-key', ...args], {
+        env: { ...process.env, RELEAP_HOME: service.home },
+        encoding: 'utf8',
+      });
+    const said = rotateKey() + rotateKey('--promote');
     const id = /^added key (\S+) to /.exec(said)?.[1] ?? '';
     const { keys } = JSON.parse(await readFile(join(service.home, 'keys.json'), 'utf8')) as {
       keys: { id: string; key: string }[];

@@ -10,7 +10,7 @@ export {
 export type { BlobStore } from './artifacts/blob-store.ts';
 export type { StoreOptions } from './artifacts/open-store.ts';
 export type { ControlTokens, TokenSet } from './credentials/token-set.ts';
-export { addKey, fileKeys } from './encryption/key-file.ts';
+export { addKey, fileKeys, promoteKey } from './encryption/key-file.ts';
 export { KeysUnavailableError, type KeyEncryptionKeys, type WrappedKey } from './encryption/keys.ts';
 export { startControl, type Control, type ControlOptions } from './control.ts';
 export type { ControlContext } from './context.ts';

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { chmod, chown, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { chmod, chown, copyFile, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { pino } from 'pino';
 import { createEncryption, SealBrokenError, type Owner } from '../src/encryption/encryption.ts';
-import { addKey, fileKeys, makeKeyFile } from '../src/encryption/key-file.ts';
+import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/encryption/key-file.ts';
 import { KeysUnavailableError } from '../src/encryption/keys.ts';
 import { quiet } from '@releap/testing/logging';
 import { keyPath } from '@releap/testing/keys';
@@ -76,10 +76,19 @@ describe('an encrypted value', () => {
 });
 
 describe('rotation', () => {
-  it('wraps with the newest key, at once; older ones still open', async () => {
+  it('an added key opens values and wraps none before it is promoted; then it does, at once, and older ones still open', async () => {
     const { file, encryption } = await open();
     const old = await encryption.encrypt('old', owner);
+    const other = await open();
     const id = await addKey(file);
+    await assert.rejects(addKey(file), unavailable(new RegExp(`${id}: distribute the file`)));
+    await copyFile(file, other.file);
+    assert.equal((await encryption.encrypt('between', owner)).keyId, old.keyId);
+    assert.equal(await promoteKey(other.file), id);
+    // A server whose file still has the old order reads what one with the new order writes.
+    assert.equal(await encryption.decrypt(await other.encryption.encrypt('early', owner), owner), 'early');
+    await promoteKey(file);
+    await assert.rejects(promoteKey(file), unavailable(/is the current one: add a key first/));
     const fresh = await encryption.encrypt('new', owner);
     assert.equal(fresh.keyId, id);
     assert.notEqual(old.keyId, id);
@@ -91,6 +100,7 @@ describe('rotation', () => {
     const { file, encryption } = await open();
     const old = await encryption.encrypt('value', owner);
     const id = await addKey(file);
+    await promoteKey(file);
     const again = await encryption.rewrap(old, owner);
     assert.equal(again.keyId, id);
     const { keys } = JSON.parse(await readFile(file, 'utf8')) as { keys: { id: string }[] };

@@ -5,7 +5,7 @@ import { newToken, SecretList, SecretRecord, tokenDigest } from '@releap/contrac
 import { pino } from 'pino';
 import { Compile } from 'typebox/compile';
 import { createEncryption } from '../src/encryption/encryption.ts';
-import { addKey } from '../src/encryption/key-file.ts';
+import { addKey, promoteKey } from '../src/encryption/key-file.ts';
 import { rewrapAll } from '../src/encryption/rewrap.ts';
 import { filesWith } from '@releap/testing/find-text';
 import { keyPath, testKeys } from '@releap/testing/keys';
@@ -248,6 +248,7 @@ describe('at rest', () => {
     const before = (await stored(call, 'ROTATED')).key_id;
     const newest = await addKey(file);
     assert.notEqual(newest, before);
+    await promoteKey(file);
     assert.equal((await lookUp(vm.uuid, placeholder))?.value, 'rotated value');
     const under = async (): Promise<string[]> =>
       (
@@ -266,6 +267,7 @@ describe('at rest', () => {
     for (let n = 0; n < 5; n++) await other.call('PUT', `/secrets/S${n}`, { value: `v${n}` });
     await other.database.pool.query(`update secrets set envelope = '\\x0100' where name = 'S2'`);
     const newest = await addKey(own);
+    await promoteKey(own);
     await other.restart();
     await until(async () => {
       const { rows } = await other.database.pool.query(

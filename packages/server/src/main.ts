@@ -6,15 +6,18 @@ import { writeFileSync } from 'node:fs';
 import { ConfigError, loadConfig } from './config/config.ts';
 import { explain } from './roles/run-role.ts';
 
-const USAGE = `usage: releap [all | control | runner | gateway | rotate-key | rotate-token KIND]
+const USAGE = `usage: releap [all | control | runner | gateway | rotate-key [--promote] | rotate-token KIND]
 
   all       the whole service on this machine (the default)
   control   the control plane: REST API and scheduler; needs DATABASE_URL
   runner    the host agent of one machine; needs RELEAP_CONTROL_URL
   gateway   what reaches sandboxes from outside; needs RELEAP_CONTROL_URL
   rotate-key
-            add a key to RELEAP_KEY_FILE; it encrypts secrets from then on, and a
-            server that runs re-encrypts what is there
+            add a key to RELEAP_KEY_FILE, which decrypts and does not encrypt yet:
+            copy the file to all control servers
+  rotate-key --promote
+            let the added key encrypt from then on; servers that run re-encrypt what
+            is there. Copy the file to all control servers again
   rotate-token operator | gateway | join
             replace a token in RELEAP_HOME; the one before opens nothing any more
 
@@ -47,7 +50,8 @@ async function main(args: readonly string[]): Promise<number | undefined> {
   const supervised = args.includes('--supervised');
   const [role = 'all', ...rest] = args.filter((arg) => arg !== '--supervised');
   if (role === 'rotate-token') return await rotate(rest);
-  if (rest.length > 0 || !['all', 'control', 'runner', 'gateway', 'rotate-key'].includes(role)) {
+  if (role === 'rotate-key') return await rotateKey(rest);
+  if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
     const asked = ['-h', '--help', 'help'].includes(role);
     process[asked ? 'stdout' : 'stderr'].write(`${USAGE}\n`);
     return asked ? 0 : 2;
@@ -55,11 +59,6 @@ async function main(args: readonly string[]): Promise<number | undefined> {
   completePath();
   keepFromOomKiller();
   const config = loadConfig(process.env);
-  if (role === 'rotate-key') {
-    const { addKey } = await import('@releap/control');
-    process.stdout.write(`added key ${await addKey(config.keyFile)} to ${config.keyFile}\n`);
-    return 0;
-  }
   if (role === 'all') return await (await import('./supervisor/supervisor.ts')).runAll(config);
   const { runRole } = await import('./roles/run-role.ts');
   if (role === 'control')
@@ -68,6 +67,22 @@ async function main(args: readonly string[]): Promise<number | undefined> {
     await runRole(role, config, supervised, (await import('./roles/runner.ts')).runnerRole);
   else await runRole(role, config, supervised, (await import('./roles/gateway.ts')).gatewayRole);
   return undefined;
+}
+
+async function rotateKey(args: readonly string[]): Promise<number> {
+  const isPromotion = args[0] === '--promote';
+  if (args.length > (isPromotion ? 1 : 0)) {
+    process.stderr.write(`${USAGE}\n`);
+    return 2;
+  }
+  const { keyFile } = loadConfig(process.env);
+  const { addKey, promoteKey } = await import('@releap/control');
+  process.stdout.write(
+    isPromotion
+      ? `key ${await promoteKey(keyFile)} of ${keyFile} encrypts from now on: copy the file to all control servers\n`
+      : `added key ${await addKey(keyFile)} to ${keyFile}: copy the file to all control servers, and then run rotate-key --promote\n`,
+  );
+  return 0;
 }
 
 async function rotate(args: readonly string[]): Promise<number> {

@@ -1,21 +1,22 @@
 /**
  * Random keys that all control servers of a deployment share, generated on first use. They are in the database, encrypted
- * with the key-encryption key where the server has one.
+ * with the key-encryption key where the server has one. A key that exists and cannot be read is never replaced: other
+ * servers may read it, and tokens, certificates and recorded responses depend on it.
  */
 import { randomBytes } from 'node:crypto';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
-import type { Encryption, Owner } from '../encryption/encryption.ts';
+import { SealBrokenError, type Encryption, type Owner } from '../encryption/encryption.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 
 export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root' | 'preview-tokens' | 'dispatch';
 
 export interface ServiceKeys {
   /**
-   * @param maxAgeMs of what this server remembers: other servers may have changed it
-   * @throws KeysUnavailableError while the key-encryption key cannot be used
+   * At most `maxAgeMs` old. While it cannot be read again, the value that this server has read before stays in use.
+   * @throws KeysUnavailableError when this server has never read it, and its key-encryption key cannot be used
    */
-  get(name: ServiceKeyName, maxAgeMs?: number): Promise<string>;
+  get(name: ServiceKeyName): Promise<string>;
   /**
    * Replaces a key, unless another server has replaced it meanwhile.
    * @param change undefined: it stays as it is
@@ -33,6 +34,8 @@ export interface ServiceKeysOptions {
   seeds?: Partial<Record<ServiceKeyName, string>>;
   /** Make keys that are not random bytes. They are only stored encrypted. */
   makers?: Partial<Record<ServiceKeyName, () => Promise<string>>>;
+  /** After this time a key is read again, because another server may have changed it. Default: a minute. */
+  maxAgeMs?: number;
   log: Logger;
 }
 
@@ -49,19 +52,14 @@ const INSERT = statement(
   'service-key-insert',
   'insert into service_keys (name, key_id, envelope) values ($1, $2, $3) on conflict (name) do nothing',
 );
-/** $4: the replaced envelope; another server may have replaced it already. */
-const REPLACE = statement(
-  'service-key-replace',
-  'update service_keys set key_id = $2, envelope = $3, created_at = now() where name = $1 and envelope = $4',
-);
-
-/** As `REPLACE`, for a new value of the same key. */
+/** $4: the envelope whose value was changed; another server may have changed it meanwhile. */
 const UPDATE = statement<{ name: string }>(
   'service-key-update',
   'update service_keys set key_id = $2, envelope = $3 where name = $1 and envelope = $4 returning name',
 );
 
 const KEY_BYTES = 32;
+const MAX_AGE_MS = 60_000;
 
 function serviceKeyOwner(name: string): Owner {
   return { kind: 'service-key', projectId: '', name };
@@ -72,9 +70,12 @@ export function createServiceKeys({
   encryption,
   seeds,
   makers,
+  maxAgeMs = MAX_AGE_MS,
   log,
 }: ServiceKeysOptions): ServiceKeys {
   const known = new Map<ServiceKeyName, { value: Promise<string>; at: number }>();
+  /** The last value that was read of each key. */
+  const lastRead = new Map<ServiceKeyName, string>();
 
   async function generate(name: ServiceKeyName): Promise<{ keyId: string | null; envelope: Buffer }> {
     const make = makers?.[name];
@@ -96,35 +97,45 @@ export function createServiceKeys({
     if (row.key_id === null) return row.envelope.toString('utf8');
     if (encryption === undefined)
       throw new KeysUnavailableError(`service key ${name} is encrypted, and this server has no keys`);
-    return encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, serviceKeyOwner(name));
+    try {
+      return await encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, serviceKeyOwner(name));
+    } catch (error) {
+      if (!(error instanceof SealBrokenError)) throw error;
+      throw new KeysUnavailableError(
+        `service key ${name} is damaged (${error.message}), and is not replaced by the server: ` +
+          'see "A service key that cannot be read" in docs/secrets.md',
+        { cause: error },
+      );
+    }
   }
 
   async function load(name: ServiceKeyName): Promise<string> {
     for (;;) {
       const row = await queryOne(database.pool, READ, [name]);
-      if (row === undefined) {
-        const { keyId, envelope } = await generate(name);
-        await queryAll(database.pool, INSERT, [name, keyId, envelope]);
-        continue;
-      }
-      try {
-        return await open(name, row);
-      } catch (error) {
-        // With all keys unavailable, this one may still be valid.
-        if (encryption === undefined) throw error;
-        await encryption.currentKey();
-        log.error({ err: error, key: name }, 'a service key cannot be decrypted; replacing it');
-        const { keyId, envelope } = await generate(name);
-        await queryAll(database.pool, REPLACE, [name, keyId, envelope, row.envelope]);
-      }
+      if (row !== undefined) return await open(name, row);
+      const { keyId, envelope } = await generate(name);
+      await queryAll(database.pool, INSERT, [name, keyId, envelope]);
+    }
+  }
+
+  async function refresh(name: ServiceKeyName): Promise<string> {
+    try {
+      const value = await load(name);
+      lastRead.set(name, value);
+      return value;
+    } catch (error) {
+      const value = lastRead.get(name);
+      if (value === undefined) throw error;
+      log.error({ err: error, key: name }, 'a service key cannot be read again; its last value stays in use');
+      return value;
     }
   }
 
   return {
-    get(name, maxAgeMs = Number.POSITIVE_INFINITY) {
+    get(name) {
       const cached = known.get(name);
       if (cached !== undefined && performance.now() - cached.at <= maxAgeMs) return cached.value;
-      const loading = { value: load(name), at: performance.now() };
+      const loading = { value: refresh(name), at: performance.now() };
       known.set(name, loading);
       loading.value.catch(() => {
         if (known.get(name) === loading) known.delete(name);

@@ -1,6 +1,6 @@
 /**
- * The root certificate of a deployment. Its key is generated once, is stored encrypted, and leaves the control plane
- * never: runners get intermediates. It is replaced long before it expires: guests trust the next one for months before it signs
+ * The root certificate of a deployment. Its key is generated once, is stored encrypted, and never leaves the control
+ * plane: runners get intermediates. It is replaced long before it expires: guests trust the next one for months before it signs
  * anything, because those that run trust what they were started with.
  */
 import { X509Certificate } from 'node:crypto';
@@ -15,8 +15,6 @@ const NEXT_AFTER_MS = 5 * 365 * DAY_MS;
 const OVERLAP_MS = 180 * DAY_MS;
 /** How long they trust the previous one: intermediates are valid for a week. */
 const PREVIOUS_MS = 8 * DAY_MS;
-/** Other servers may have replaced it. */
-const MAX_AGE_MS = 60_000;
 
 interface StoredRoot extends Root {
   /** Trusted, and used later. `since` is in milliseconds. */
@@ -48,7 +46,7 @@ export interface EgressRootOptions {
 
 export function createEgressRoot({ serviceKeys, label, now = Date.now }: EgressRootOptions): EgressRoot {
   const read = async (): Promise<StoredRoot> =>
-    JSON.parse(await serviceKeys.get('egress-root', MAX_AGE_MS)) as StoredRoot;
+    JSON.parse(await serviceKeys.get('egress-root')) as StoredRoot;
   return {
     async certificate() {
       const { certificate, next, previous } = await read();

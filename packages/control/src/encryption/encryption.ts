@@ -4,7 +4,6 @@
  * another row cannot be decrypted.
  */
 import { randomBytes } from 'node:crypto';
-import { ApiError, unavailable } from '@releap/contract';
 import { KEY_BYTES, seal, unseal } from './aes-gcm.ts';
 import { KeysUnavailableError, type KeyEncryptionKeys } from './keys.ts';
 
@@ -90,15 +89,6 @@ export function createEncryption(keys: KeyEncryptionKeys): Encryption {
       }
     },
   };
-}
-
-/** 503 for unavailable keys, with the reason for the log. Other errors are returned unchanged. */
-export function asRefusal(error: unknown): unknown {
-  if (!(error instanceof KeysUnavailableError)) return error;
-  return new ApiError(503, 'encryption is temporarily unavailable; nothing was written: try again later', {
-    headers: unavailable('').headers,
-    cause: error,
-  });
 }
 
 function open(envelope: Buffer): { wrapped: Buffer; body: Buffer } {

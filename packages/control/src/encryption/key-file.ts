@@ -1,7 +1,7 @@
 /**
  * Key-encryption keys in a file: `{"keys": [{"id", "created_at", "key"}]}`, `key` 32 bytes as base64. The last key
- * wraps, all of them unwrap. The file is checked before every use, so that an added key or a removed file takes effect
- * without a restart.
+ * wraps, all of them unwrap; a key that servers do not have everywhere yet is before it. The file is checked before every
+ * use, so that an added key or a removed file takes effect without a restart.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { link, mkdir, open, rename, rm, type FileHandle } from 'node:fs/promises';
@@ -30,7 +30,8 @@ interface Keys {
   /** Identifies the version of the file that was read. */
   stamp: string;
   byId: Map<string, Buffer>;
-  newest: { id: string; key: Buffer };
+  /** The one that wraps. */
+  current: { id: string; key: Buffer };
 }
 
 /** @param file may be absent */
@@ -69,10 +70,10 @@ export function fileKeys(file: string, log: Logger): KeyEncryptionKeys {
       await read().catch(() => undefined);
     },
     async current() {
-      return (await read()).newest.id;
+      return (await read()).current.id;
     },
     async wrap(dataKey, bound) {
-      const { id, key } = (await read()).newest;
+      const { id, key } = (await read()).current;
       return { keyId: id, wrapped: seal(key, dataKey, bind(id, bound)) };
     },
     async unwrap({ keyId, wrapped }, bound) {
@@ -102,26 +103,63 @@ export async function makeKeyFile(file: string): Promise<boolean> {
 }
 
 /**
- * Adds a key, which becomes the current one. Servers notice it and rewrap the data keys of older keys.
+ * Adds a key that unwraps, and does not wrap before `promoteKey`: first all servers of the installation need it.
  * @returns its id
- * @throws KeysUnavailableError when the file cannot be read or is invalid
+ * @throws KeysUnavailableError when the file cannot be read or is invalid, or its newest key is not promoted yet
  */
 export async function addKey(file: string): Promise<string> {
-  await using handle = await openPrivate(file);
-  const { keys } = await readKeys(handle, file);
+  const { keys, current, newest } = await readOrder(file);
+  if (newest !== current)
+    throw new KeysUnavailableError(
+      `key file ${file} has a key that does not encrypt yet, ${newest.id}: distribute the file to all control servers, ` +
+        'and then promote that key (releap rotate-key --promote)',
+    );
   if (keys.length >= KEYS_MAX)
     throw new KeysUnavailableError(
       `key file ${file} has ${keys.length} keys, which is the most allowed: remove those that no value uses`,
     );
   const key = newKey();
-  const partial = await writePartial(file, [...keys, key]);
+  await replaceFile(file, [...keys.slice(0, -1), key, current]);
+  return key.id;
+}
+
+/**
+ * Makes the newest key the current one. Servers notice it and rewrap the data keys of older keys.
+ * @returns its id
+ * @throws KeysUnavailableError when the file cannot be read or is invalid, or its newest key is the current one
+ */
+export async function promoteKey(file: string): Promise<string> {
+  const { keys, current, newest } = await readOrder(file);
+  if (newest === current)
+    throw new KeysUnavailableError(
+      `the newest key of ${file}, ${current.id}, is the current one: add a key first (releap rotate-key)`,
+    );
+  await replaceFile(file, [...keys.filter((key) => key !== newest), newest]);
+  return newest.id;
+}
+
+/** `current` is the last key, `newest` the one that was created last. */
+async function readOrder(
+  file: string,
+): Promise<{ keys: StoredKey[]; current: StoredKey; newest: StoredKey }> {
+  await using handle = await openPrivate(file);
+  const { keys } = await readKeys(handle, file);
+  const current = keys.at(-1) as StoredKey;
+  const newest = keys.reduce(
+    (latest, key) => (Date.parse(key.created_at) > Date.parse(latest.created_at) ? key : latest),
+    current,
+  );
+  return { keys, current, newest };
+}
+
+async function replaceFile(file: string, keys: StoredKey[]): Promise<void> {
+  const partial = await writePartial(file, keys);
   try {
     await rename(partial, file);
     await syncFolder(file);
   } finally {
     await rm(partial, { force: true });
   }
-  return key.id;
 }
 
 type StoredKey = { id: string; created_at: string; key: string };
@@ -186,7 +224,7 @@ async function parse(handle: FileHandle, stamp: string, file: string): Promise<K
   const byId = new Map(keys.map(({ id, key }) => [id, Buffer.from(key, 'base64')]));
   if (byId.size !== keys.length) throw new KeysUnavailableError(`key file ${file} has two keys of one id`);
   const id = keys.at(-1)?.id ?? '';
-  return { stamp, byId, newest: { id, key: byId.get(id) as Buffer } };
+  return { stamp, byId, current: { id, key: byId.get(id) as Buffer } };
 }
 
 /** A wrapped data key opens under the id that it says, and under no other. */

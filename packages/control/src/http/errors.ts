@@ -1,6 +1,7 @@
 import { ApiError, badRequest, BOUNDS, internalError, unavailable } from '@releap/contract';
 import { blobRefusal } from '../artifacts/blob-refusal.ts';
 import { BlobError } from '../artifacts/blob-store.ts';
+import { KeysUnavailableError } from '../encryption/keys.ts';
 import { isDatabaseUnavailable } from '@releap/database';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
@@ -8,6 +9,11 @@ import type { FastifyReply, FastifyRequest } from 'fastify';
 function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   if (error instanceof BlobError) return blobRefusal(error);
+  if (error instanceof KeysUnavailableError)
+    return new ApiError(503, 'encryption is temporarily unavailable; nothing was written: try again later', {
+      headers: unavailable('').headers,
+      cause: error,
+    });
   const { code, statusCode } = error as { code?: string; statusCode?: number };
   if (code === 'FST_ERR_CTP_BODY_TOO_LARGE') {
     return badRequest(`the request body is too large: at most ${BOUNDS.requestBodyBytes} bytes are allowed`);

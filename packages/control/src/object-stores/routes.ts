@@ -1,6 +1,6 @@
 import { internalOperations, operations } from '@releap/contract';
 import type { Database } from '@releap/database';
-import { asRefusal, type Encryption } from '../encryption/encryption.ts';
+import type { Encryption } from '../encryption/encryption.ts';
 import type { Planes } from '../http/planes.ts';
 import { scopeOfKey, scopeOfMember } from '../management/project-scope.ts';
 import { readMountedStores } from './mounted-stores.ts';
@@ -11,9 +11,7 @@ export function objectStoreRoutes(
   { database, encryption, stores }: { database: Database; encryption: Encryption; stores: ObjectStores },
 ): void {
   runners.operation(internalOperations.readRunnerStores, ({ body, runner }) =>
-    readMountedStores(database.pool, encryption, body.sandboxes, runner.runnerId).catch((error: unknown) =>
-      Promise.reject(asRefusal(error) as Error),
-    ),
+    readMountedStores(database.pool, encryption, body.sandboxes, runner.runnerId),
   );
 
   workload.operation(operations.createObjectStore, ({ body, principal, ids }) =>

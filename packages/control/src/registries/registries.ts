@@ -11,7 +11,7 @@ import {
   type RegistryWrite,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
-import { asRefusal, type Encryption } from '../encryption/encryption.ts';
+import type { Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
 import { withTransaction } from '../secrets/secrets.ts';
 
@@ -65,9 +65,11 @@ export function createRegistries(database: Database, encryption: Encryption): Re
     async put(projectId, hostText, body, within) {
       const credential = resolveRegistryWrite(hostText, body);
       const { host } = credential;
-      const sealed = await encryption
-        .encrypt(credential.password, { kind: 'registry-password', projectId, name: host })
-        .catch((error: unknown) => Promise.reject(asRefusal(error) as Error));
+      const sealed = await encryption.encrypt(credential.password, {
+        kind: 'registry-password',
+        projectId,
+        name: host,
+      });
       await withTransaction(database, within, async (on) => {
         const written = await queryOne(on, PUT, [
           projectId,

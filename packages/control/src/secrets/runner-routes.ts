@@ -2,7 +2,7 @@
 import { internalOperations } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { EgressRoot } from '../egress/egress-root.ts';
-import { asRefusal, type Encryption } from '../encryption/encryption.ts';
+import type { Encryption } from '../encryption/encryption.ts';
 import type { Planes } from '../http/planes.ts';
 import { readSandboxSecrets } from './sandbox-secrets.ts';
 
@@ -14,13 +14,10 @@ export function runnerSecretRoutes(
     encryption,
   }: { database: Database; egressRoot: EgressRoot; encryption: Encryption },
 ): void {
-  const refuse = (error: unknown): never => {
-    throw asRefusal(error);
-  };
   plane.operation(internalOperations.issueRunnerCertificate, ({ body, runner }) =>
-    egressRoot.issue(body.request, runner.runnerId).catch(refuse),
+    egressRoot.issue(body.request, runner.runnerId),
   );
   plane.operation(internalOperations.readRunnerSecrets, ({ body, runner }) =>
-    readSandboxSecrets(database.pool, encryption, body.sandboxes, runner.runnerId).catch(refuse),
+    readSandboxSecrets(database.pool, encryption, body.sandboxes, runner.runnerId),
   );
 }

@@ -11,7 +11,7 @@ import {
   type SecretWrite,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
-import { asRefusal, type Encryption } from '../encryption/encryption.ts';
+import type { Encryption } from '../encryption/encryption.ts';
 import type { Within } from '../management/project-scope.ts';
 import { isMountedCredential, isStoreCredential } from '../object-stores/credential-secrets.ts';
 
@@ -92,9 +92,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
   return {
     async put(projectId, name, body, within) {
       const secret = resolveSecretWrite(name, body);
-      const sealed = await encryption
-        .encrypt(secret.value, { kind: 'secret', projectId, name })
-        .catch((error: unknown) => Promise.reject(asRefusal(error) as Error));
+      const sealed = await encryption.encrypt(secret.value, { kind: 'secret', projectId, name });
       await withTransaction(database, within, async (on) => {
         const written = await queryOne(on, PUT, [
           newUuid(),
