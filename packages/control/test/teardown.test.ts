@@ -234,3 +234,135 @@ describe('the deletion of a project', () => {
     await Promise.all([patient.close(), impatient.close()]);
   });
 });
+
+/** Its steps are the test's own: no server tears down beside it. */
+describe('the passes of a teardown', () => {
+  let world: SignedInWorld;
+  let projects: string[];
+  before(async () => {
+    world = await startSignedInWorld({ builtinImages: [] });
+    const owner = await world.as('owner');
+    projects = [];
+    for (let n = 0; n < 3; n++) projects.push((await world.tenant(owner)).projectId);
+    await world.control.close();
+  });
+  after(() => world[Symbol.asyncDispose]());
+  const tornDown = (projectId: string): Promise<boolean> => isTornDown(world.database, projectId);
+  const nextProject = (): string => projects.pop() ?? assert.fail('no project is left');
+
+  test('runs every step in each pass although one of them throws, and is not over before that one succeeds', async () => {
+    const projectId = nextProject();
+    const { pool } = world.database;
+    const due = (): Promise<unknown> =>
+      pool.query(
+        'update projects set deleted_at = coalesce(deleted_at, now()), teardown_after = now() where id = $1',
+        [projectId],
+      );
+    const runs = { broken: 0, after: 0 };
+    let isBroken = true;
+    const teardown = createTeardown({
+      database: world.database,
+      log: pino({ level: 'silent' }),
+      graceMs: 0,
+      steps: [
+        {
+          name: 'broken',
+          phase: 'revoke',
+          async run() {
+            runs.broken++;
+            if (isBroken) throw new Error('canceling statement due to statement timeout');
+            return 0;
+          },
+        },
+        {
+          name: 'after',
+          phase: 'erase',
+          async run() {
+            runs.after++;
+            return 0;
+          },
+        },
+      ],
+    });
+    for (const round of [1, 2]) {
+      await due();
+      await teardown.sweep();
+      assert.deepEqual(runs, { broken: round, after: round });
+      assert.equal(await tornDown(projectId), false);
+    }
+    isBroken = false;
+    await due();
+    await teardown.sweep();
+    assert.equal(await tornDown(projectId), true);
+    await teardown.close();
+  });
+
+  test('continues at once after a full batch, in one sweep, and beside a project that waits', async () => {
+    const [large, other] = [nextProject(), nextProject()];
+    const { pool } = world.database;
+    await pool.query(
+      `update projects set deleted_at = now() - interval '1 hour', teardown_after = now() where id = any($1::uuid[])`,
+      [[large, other]],
+    );
+    let batches = 500;
+    const otherIsDone = Promise.withResolvers<void>();
+    const teardown = createTeardown({
+      database: world.database,
+      log: pino({ level: 'silent' }),
+      graceMs: 0,
+      steps: [
+        {
+          name: 'batches',
+          phase: 'stop',
+          async run(projectId) {
+            if (projectId === other) {
+              otherIsDone.resolve();
+              return 0;
+            }
+            // One slow project does not keep the others from being torn down.
+            if (batches === 1) await otherIsDone.promise;
+            return batches-- > 0 ? 'more' : 0;
+          },
+        },
+      ],
+    });
+    await teardown.sweep();
+    assert.equal(await tornDown(large), true);
+    assert.equal(await tornDown(other), true);
+    await teardown.close();
+  });
+});
+
+describe('the teardown steps of the modules', () => {
+  test('erase many rows of one project in batches, and none of another', async () => {
+    await using own = await startSignedInWorld({ limits: { teardownGraceMs: 0 } });
+    const owner = await own.as('owner');
+    const [gone, stays] = [await own.tenant(owner), await own.tenant(owner)];
+    const { pool } = own.database;
+    for (const { projectId } of [gone, stays]) {
+      await pool.query(
+        `insert into usage_hours (sandbox_id, hour, project_id, region, duration_ms, cpu_usec, memory_kib_ms, disk_peak_bytes,
+                                  disk_read_bytes, disk_write_bytes, net_rx_bytes, net_tx_bytes)
+         select gen_random_uuid(), date_trunc('hour', now()), $1, 'local', 0, 0, 0, 0, 0, 0, 0, 0 from generate_series(1, 2500)`,
+        [projectId],
+      );
+      await pool.query(
+        `insert into registry_credentials (project_id, host, kind, username, key_id, envelope)
+         select $1, 'host' || n || '.example', 'basic', 'u', 'k', '' from generate_series(1, 1500) n`,
+        [projectId],
+      );
+    }
+    assert.equal((await owner('DELETE', `/projects/${gone.projectId}`)).status, 200);
+    await until(() => isTornDown(own.database, gone.projectId));
+    const counts = async (projectId: string): Promise<unknown> =>
+      (
+        await pool.query(
+          `select (select count(*)::int from usage_hours where project_id = $1) as hours,
+                  (select count(*)::int from registry_credentials where project_id = $1) as registries`,
+          [projectId],
+        )
+      ).rows[0];
+    assert.deepEqual(await counts(gone.projectId), { hours: 0, registries: 0 });
+    assert.deepEqual(await counts(stays.projectId), { hours: 2500, registries: 1500 });
+  });
+});

@@ -1,7 +1,7 @@
 import { queryAll, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
+import { batchStep } from '../teardown/step.ts';
 import { compatPreviewRoutes } from './preview-routes.ts';
 import { compatSandboxRoutes } from './sandbox-routes.ts';
 import { compatSnapshotRoutes } from './snapshot-routes.ts';
@@ -48,10 +48,11 @@ export function compatModule(context: ControlContext): Module {
       },
     ],
     teardown: [
-      statementStep(database, {
+      batchStep(database, {
         name: 'compat',
         phase: 'erase',
-        text: `with gone as (delete from compat_sandboxes where project_id = $1) select 1 where false`,
+        text: `delete from compat_sandboxes
+                where sandbox_id in (select sandbox_id from compat_sandboxes where project_id = $1 limit $2) returning 1`,
       }),
     ],
   };

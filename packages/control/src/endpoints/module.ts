@@ -1,6 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
+import { batchStep } from '../teardown/step.ts';
 import { endpointRoutes } from './routes.ts';
 
 export function endpointsModule(context: ControlContext): Module {
@@ -8,10 +8,10 @@ export function endpointsModule(context: ControlContext): Module {
     name: 'endpoints',
     routes: (planes) => endpointRoutes(planes, context),
     teardown: [
-      statementStep(context.database, {
+      batchStep(context.database, {
         name: 'endpoints',
         phase: 'revoke',
-        text: 'with gone as (delete from endpoints where project_id = $1) select 1 where false',
+        text: `delete from endpoints where id in (select id from endpoints where project_id = $1 limit $2) returning 1`,
       }),
     ],
   };

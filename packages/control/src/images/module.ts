@@ -1,6 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
+import { batchStep } from '../teardown/step.ts';
 import { imageRoutes } from './routes.ts';
 
 export function imagesModule(context: ControlContext): Module {
@@ -18,19 +18,18 @@ export function imagesModule(context: ControlContext): Module {
     // Not leased: a server extends the leases of the builds whose runners are connected to it.
     tasks: [{ name: 'builds', everyMs: limits.sweepMs, leased: false, run: () => builds.sweep() }],
     teardown: [
-      statementStep(database, {
+      batchStep(database, {
         name: 'builds',
         phase: 'revoke',
-        text: `with gone as (
-                 update jobs set status = 'failed', error = 'its project was deleted', finished_at = now(), updated_at = now(),
-                        lease_until = null
-                  where project_id = $1 and kind = 'build' and status in ('queued', 'running'))
-               select 1 where false`,
+        text: `update jobs set status = 'failed', error = 'its project was deleted', finished_at = now(), updated_at = now(),
+                      lease_until = null
+                where id in (select id from jobs where project_id = $1 and kind = 'build' and status in ('queued', 'running') limit $2)
+               returning 1`,
       }),
-      statementStep(database, {
+      batchStep(database, {
         name: 'images',
         phase: 'erase',
-        text: 'with gone as (delete from images where project_id = $1) select 1 where false',
+        text: `delete from images where id in (select id from images where project_id = $1 limit $2) returning 1`,
       }),
     ],
   };

@@ -1,13 +1,10 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
+import { batchStep } from '../teardown/step.ts';
 import { invocationLogRoutes } from './log-routes.ts';
 import { dropInvocationPartitions, makeInvocationPartitions } from './partitions.ts';
 
 const PARTITIONS_MS = 3_600_000;
-/** Rows that one pass of a teardown removes: a statement must end in time. */
-const BATCH = 20_000;
-
 /** The log of invocations: reads, retention and teardown. */
 export function invocationLogModule(context: ControlContext): Module {
   const { database, limits, log } = context;
@@ -26,17 +23,17 @@ export function invocationLogModule(context: ControlContext): Module {
       },
     ],
     teardown: [
-      statementStep(database, {
+      batchStep(database, {
         name: 'invocations',
         phase: 'erase',
         text: `with gone as (
             delete from invocations where (id, queued_at) in (
-              select id, queued_at from invocations where project_id = $1 limit ${BATCH})
+              select id, queued_at from invocations where project_id = $1 limit $2)
             returning id
           ), bodies as (
             delete from invocation_payloads where invocation_id in (select id from gone)
           )
-          select 1 from gone having count(*) = ${BATCH}`,
+          select 1 from gone`,
       }),
     ],
   };

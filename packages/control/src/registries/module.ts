@@ -1,6 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
+import { batchStep } from '../teardown/step.ts';
 import { createRegistries } from './registries.ts';
 import { registryRoutes } from './routes.ts';
 
@@ -10,10 +10,12 @@ export function registriesModule({ database, encryption }: ControlContext): Modu
     routes: (planes) =>
       registryRoutes(planes, { database, registries: createRegistries(database, encryption) }),
     teardown: [
-      statementStep(database, {
+      batchStep(database, {
         name: 'registry-credentials',
         phase: 'erase',
-        text: 'with gone as (delete from registry_credentials where project_id = $1) select 1 where false',
+        text: `delete from registry_credentials
+                where project_id = $1 and host in (select host from registry_credentials where project_id = $1 limit $2)
+               returning 1`,
       }),
     ],
   };

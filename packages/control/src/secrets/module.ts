@@ -2,7 +2,7 @@ import type { ControlContext } from '../context.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 import { createRewrap } from '../encryption/rewrap-task.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
+import { batchStep } from '../teardown/step.ts';
 import { createPlaceholderCleanup } from './placeholder-cleanup.ts';
 import { secretRoutes } from './routes.ts';
 import { runnerSecretRoutes } from './runner-routes.ts';
@@ -65,12 +65,20 @@ export function secretsModule({ database, egressRoot, encryption, events, log }:
       },
     ],
     teardown: [
-      statementStep(database, {
+      batchStep(database, {
         name: 'secrets',
         phase: 'erase',
-        text: `with unused as (delete from sandbox_secrets where secret_id in (select id from secrets where project_id = $1)),
-                    gone as (delete from secrets where project_id = $1)
-               select 1 where false`,
+        text: `with used as (
+                 delete from sandbox_secrets where (sandbox_id, placeholder_hash) in (
+                   select u.sandbox_id, u.placeholder_hash from sandbox_secrets u join secrets s on s.id = u.secret_id
+                    where s.project_id = $1 limit $2)
+                 returning 1),
+               gone as (
+                 delete from secrets where id in (
+                   select id from secrets s where project_id = $1
+                      and not exists (select 1 from sandbox_secrets u where u.secret_id = s.id) limit $2)
+                 returning 1)
+               select 1 from used union all select 1 from gone`,
       }),
     ],
   };

@@ -13,10 +13,12 @@ export interface TeardownStep {
   name: string;
   phase: TeardownPhase;
   /**
-   * Removes what it can now. May be repeated, and may be interrupted anywhere.
-   * @returns the number of remaining resources (at least 1 if any)
+   * Removes a bounded part of what it can remove now. May be repeated, and may be interrupted anywhere. When it throws, the
+   * other steps run all the same.
+   * @returns `more`: it removed a part, and the next pass follows at once; otherwise the number of remaining resources (at
+   *     least 1 if any), which others must release first
    */
-  run(projectId: string): Promise<number>;
+  run(projectId: string): Promise<number | 'more'>;
 }
 
 /** A step of one statement with the project as $1; each returned row is a remaining resource. */
@@ -29,6 +31,23 @@ export function statementStep(
     name: step.name,
     phase: step.phase,
     run: async (projectId) => (await queryAll(database.pool, run, [projectId])).length,
+  };
+}
+
+/** So many rows one statement removes: it must end long before its time limit. */
+const BATCH = 1000;
+
+/** A step of one statement that removes at most $2 rows of the project $1, and returns a row for each. */
+export function batchStep(
+  database: Database,
+  step: { name: string; phase: TeardownPhase; text: string },
+): TeardownStep {
+  const run = statement(`teardown-${step.name}`, step.text);
+  return {
+    name: step.name,
+    phase: step.phase,
+    run: async (projectId) =>
+      (await queryAll(database.pool, run, [projectId, BATCH])).length > 0 ? 'more' : 0,
   };
 }
 

@@ -1,6 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
+import { batchStep } from '../teardown/step.ts';
 import { dropUsagePartitions, makeUsagePartitions } from './partitions.ts';
 import { usageRoutes } from './routes.ts';
 
@@ -23,10 +23,12 @@ export function usageModule(context: ControlContext): Module {
       },
     ],
     teardown: [
-      statementStep(database, {
+      batchStep(database, {
         name: 'usage',
         phase: 'erase',
-        text: 'with gone as (delete from usage_hours where project_id = $1) select 1 where false',
+        text: `delete from usage_hours
+                where (sandbox_id, hour) in (select sandbox_id, hour from usage_hours where project_id = $1 limit $2)
+               returning 1`,
       }),
     ],
   };

@@ -36,21 +36,22 @@ export async function eraseDeleted(
   await queryAll(pool, ERASED, [BATCH]);
 }
 
-/** Those of a project that no sandbox may still use. $1 project */
+/** Those of a project that no sandbox may still use. $1 project, $2 rows */
 const RETIRE = statement<{ id: string }>(
   'teardown-volumes',
   `update volumes v set name = name || '-deleted', deleted_at = now(), updated_at = now()
-    where v.project_id = $1 and v.deleted_at is null
-      and not exists (select 1 from volume_attachments a join sandboxes s on s.id = a.sandbox_id
-                       where a.volume_id = v.id and s.status <> 'deleted')
+    where v.id in (
+      select v.id from volumes v where v.project_id = $1 and v.deleted_at is null
+         and not exists (select 1 from volume_attachments a join sandboxes s on s.id = a.sandbox_id
+                          where a.volume_id = v.id and s.status <> 'deleted') limit $2)
    returning v.id`,
 );
-/** $1 project */
-const REMOVE = statement(
+/** $1 project, $2 rows */
+const REMOVE = statement<{ id: string }>(
   'teardown-volumes-remove',
-  `with erased as (select id from volumes where project_id = $1 and erased_at is not null),
+  `with erased as (select id from volumes where project_id = $1 and erased_at is not null limit $2),
    attachments as (delete from volume_attachments where volume_id in (select id from erased))
-   delete from volumes where id in (select id from erased)`,
+   delete from volumes where id in (select id from erased) returning id`,
 );
 /** $1 project */
 const LEFT = statement('teardown-volumes-left', 'select 1 from volumes where project_id = $1 limit 1');
@@ -64,11 +65,12 @@ export function volumeTeardown(
     name: 'volumes',
     phase: 'erase',
     async run(projectId) {
-      const retired = await queryAll(database.pool, RETIRE, [projectId]);
+      const retired = await queryAll(database.pool, RETIRE, [projectId, BATCH]);
       if (retired.length > 0)
         onChanged(await queryAll(database.pool, sql.DELETE_COPIES, [retired.map(({ id }) => id)]));
       await eraseDeleted(database, keepMs, onChanged);
-      await queryAll(database.pool, REMOVE, [projectId]);
+      const removed = await queryAll(database.pool, REMOVE, [projectId, BATCH]);
+      if (retired.length === BATCH || removed.length === BATCH) return 'more';
       return (await queryAll(database.pool, LEFT, [projectId])).length;
     },
   };
