@@ -373,6 +373,52 @@ describe('PUT /vms/:id/lease', () => {
     assert.equal((await read(ended.id)).status, 'running');
   });
 
+  it('a renewal that is in progress when the lease is found expired saves the sandbox', async () => {
+    const vm = await stage.running({ lease_s: 3600 });
+    const client = await world.database.pool.connect();
+    try {
+      await client.query('begin');
+      // The lease of the row that others see has expired.
+      await client.query('select 1 from sandboxes where id = $1 for share', [vm.uuid]);
+      await expire(vm.uuid);
+      await client.query(
+        `update sandbox_leases set expires_at = now() + interval '1 hour' where sandbox_id = $1`,
+        [vm.uuid],
+      );
+      // Nobody else sees the renewal yet.
+      await world.control.runTask('sandbox-leases');
+      await client.query('commit');
+    } finally {
+      client.release();
+    }
+    await world.control.runTask('sandbox-leases');
+    assert.equal((await read(vm.id)).status, 'running');
+  });
+
+  it('a renewal never answers 200 for a sandbox whose deletion is about to be committed', async () => {
+    const vm = await stage.running({ lease_s: 3600 });
+    const client = await world.database.pool.connect();
+    let renewal: ReturnType<typeof lease>;
+    try {
+      await client.query('begin');
+      await client.query(`update sandboxes set status = 'deleting' where id = $1`, [vm.uuid]);
+      renewal = lease(vm.id, 600);
+      await until(
+        async () =>
+          (
+            await world.database.pool.query(
+              `select 1 from pg_stat_activity
+                where datname = current_database() and wait_event_type = 'Lock' and query like '%sandbox_leases%'`,
+            )
+          ).rowCount === 1,
+      );
+      await client.query('commit');
+    } finally {
+      client.release();
+    }
+    assert.equal((await renewal).status, 404);
+  });
+
   it('400 for less than 30 seconds or more than a day, 404 for deleted ones and those of others', async () => {
     const vm = await stage.running();
     for (const seconds of [29, 86_401, 1.5, '60', undefined]) {

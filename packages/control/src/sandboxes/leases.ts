@@ -18,13 +18,16 @@ const INSERT = statement(
   `insert into sandbox_leases (sandbox_id, expires_at) values ($1, now() + $2 * interval '1 second')`,
 );
 
-/** Sets, renews, or ends with a null, the lease of a tenant's sandbox that is not deleted. */
+/**
+ * Sets, renews, or ends with a null, the lease of a tenant's sandbox that is not deleted. The lock on its row orders this with
+ * the expiry of leases: either the lease is renewed and the sandbox stays, or the client learns that it is deleted.
+ */
 const SET = statement<{ id: string; region: string; expires_at: Date | null }>(
   'sandbox-lease-set',
   `with sandbox as (
      select id, region from sandboxes
       where id = $1 and project_id = $2 and owner_kind = 'project' and ($3::text is null or region = $3)
-        and status not in ('deleting', 'deleted')
+        and status not in ('deleting', 'deleted') for share
    ), ended as (
      delete from sandbox_leases where $4::integer is null and sandbox_id in (select id from sandbox)
    ), renewed as (
@@ -36,10 +39,11 @@ const SET = statement<{ id: string; region: string; expires_at: Date | null }>(
    select id, region, (select expires_at from renewed) from sandbox`,
 );
 
+/** Locks leases and sandboxes until the deletion is committed. What a renewal or a transition has locked is left to the next run. */
 const EXPIRED = statement<{ id: string; status: string }>(
   'sandbox-leases-expired',
   `select s.id, s.status from sandbox_leases l join sandboxes s on s.id = l.sandbox_id
-    where l.expires_at <= now() order by l.expires_at limit 500`,
+    where l.expires_at <= now() order by l.expires_at limit 500 for no key update of l, s skip locked`,
 );
 
 /** A lease that was renewed since it was read stays. */
@@ -75,13 +79,19 @@ export function leaseExpiry(context: Context): () => Promise<void> {
   const since = performance.now() + limits.leaseGraceMs;
   return async () => {
     if (performance.now() < since) return;
-    const expired = await queryAll(database.pool, EXPIRED);
-    if (expired.length === 0) return;
     const error = 'deleted because its lease expired: its client did not renew it';
-    const moved = await lifecycle.apply(
-      'delete',
-      expired.filter(({ status }) => !ENDED.has(status)).map(({ id }) => ({ id, error })),
-    );
+    const { expired, moved } = await database.transaction(async (client) => {
+      const found = await queryAll(client, EXPIRED);
+      const live = found.filter(({ status }) => !ENDED.has(status));
+      const deleted = await lifecycle.applyWithin(
+        client,
+        'delete',
+        live.map(({ id }) => ({ id, error })),
+      );
+      return { expired: found, moved: deleted };
+    });
+    if (expired.length === 0) return;
+    lifecycle.announce(moved);
     for (const { id } of moved) log.info({ vm: id }, 'deleted a sandbox whose lease has expired');
     await followDeletion(context, moved);
     // Only now: until then, the lease is what makes another attempt delete the sandbox.
