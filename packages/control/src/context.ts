@@ -145,7 +145,7 @@ export async function createContext(
   const events = createEventBus(log);
   const changes = createChangeNotifier();
   const authenticator = createAuthenticator(database);
-  const idempotency = createIdempotency({ database, secret: () => serviceKeys.get('idempotency') });
+  const idempotency = createIdempotency({ database, secret: () => serviceKeys.get('idempotency'), log });
 
   const metrics = new Registry();
   const onTransition = transitionMetrics(metrics);

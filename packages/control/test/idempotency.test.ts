@@ -5,6 +5,7 @@ import { type ApiError, badRequest, tokenDigest } from '@releap/contract';
 import type { IdGenerator } from '../src/idempotency/id-generator.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/idempotency/idempotency.ts';
 import { inspectSandboxes } from '@releap/testing/inspect';
+import { quiet } from '@releap/testing/logging';
 import { startWorld, type World } from '@releap/testing/world';
 
 let world: World;
@@ -101,6 +102,7 @@ describe('repeated work', () => {
   const request = (key: string) => ({ caller: 'me', key, request: { a: 1 } });
   const store = (options = {}): Idempotency =>
     createIdempotency({
+      log: quiet,
       database: world.database,
       secret: () => Promise.resolve('the secret of the tests'),
       leaseMs: 1_000,
@@ -163,10 +165,11 @@ describe('repeated work', () => {
   it('cannot be opened with another secret, and is done again once it has expired', async () => {
     const done = await store().run(request('old'), work);
     await assert.rejects(
-      createIdempotency({ database: world.database, secret: () => Promise.resolve('another') }).run(
-        request('old'),
-        work,
-      ),
+      createIdempotency({
+        database: world.database,
+        secret: () => Promise.resolve('another'),
+        log: quiet,
+      }).run(request('old'), work),
       /its response is no longer available/,
     );
     await world.database.pool.query(`update idempotency_keys set expires_at = now() - interval '1 second'`);

@@ -1,5 +1,6 @@
 /** docs/security.md, "What one stolen runner credential can do": what it cannot. */
 import assert from 'node:assert/strict';
+import { purgeOperatorAudit } from '../src/retention/purge.ts';
 import { createHash, randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
 import { GATEWAY_LINK_PATH, newUuid, RUNNER_LINK_PATH } from '@releap/contract';
@@ -290,10 +291,9 @@ describe('GET /operator/audit', () => {
     const id = randomUUID();
     assert.equal((await world.operator('POST', `/operator/hosts/${id}/drain`, { force: true })).status, 404);
     assert.equal((await world.operator('POST', `/operator/hosts/${victim.id}/undrain`)).status, 200);
-    const { body, status, text } = await world.operator('GET', '/operator/audit?limit=3');
+    const { body, status, text } = await world.operator('GET', '/operator/audit?limit=2');
     assert.equal(status, 200, text);
-    const [own, undrain, drain] = body.entries;
-    assert.deepEqual([own.operation, own.outcome], ['listOperatorAudit', null]);
+    const [undrain, drain] = body.entries;
     assert.deepEqual(
       [undrain.actor, undrain.operation, undrain.subject, undrain.outcome, undrain.error],
       ['operator', 'undrainHost', victim.id, 'done', null],
@@ -308,6 +308,46 @@ describe('GET /operator/audit', () => {
         drain.id,
       false,
     );
+    const [own] = (await world.operator('GET', '/operator/audit?limit=1')).body.entries;
+    assert.deepEqual([own.operation, own.outcome], ['listOperatorAudit', 'done']);
+  });
+
+  it('a change that was done is answered as done although its outcome cannot be recorded; a read is refused', async () => {
+    const { pool } = world.database;
+    const undrain = () => world.operator('POST', `/operator/hosts/${victim.id}/undrain`);
+    await pool.query(`create function refuse_audit() returns trigger language plpgsql as $$
+      begin raise exception 'no space'; end $$`);
+    await pool.query(
+      `create trigger refuse_audit before update on operator_audit execute function refuse_audit()`,
+    );
+    try {
+      assert.equal((await undrain()).status, 200);
+      assert.equal((await world.operator('GET', '/operator/audit?limit=1')).body.entries[0].outcome, null);
+    } finally {
+      await pool.query('drop trigger refuse_audit on operator_audit');
+    }
+    await pool.query(
+      `create trigger refuse_audit before insert on operator_audit execute function refuse_audit()`,
+    );
+    try {
+      assert.deepEqual(
+        [(await undrain()).status, (await world.operator('GET', '/operator/hosts')).status],
+        [500, 500],
+      );
+    } finally {
+      await pool.query('drop trigger refuse_audit on operator_audit');
+    }
+  });
+
+  it('loses entries that are older than the retention of audit logs', async () => {
+    const { pool } = world.database;
+    const count = async (): Promise<number> =>
+      (await pool.query('select 1 from operator_audit')).rowCount ?? 0;
+    const before = await count();
+    await pool.query(`insert into operator_audit (id, created_at, operation)
+      select gen_random_uuid(), now() - interval '400 days', 'drainHost' from generate_series(1, 25)`);
+    assert.equal(await purgeOperatorAudit(world.database, 399, new AbortController().signal, 10), 25);
+    assert.equal(await count(), before);
   });
 });
 

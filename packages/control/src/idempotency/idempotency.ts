@@ -19,6 +19,7 @@ import {
   quote,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import type { Logger } from 'pino';
 import { newSalt, seeded, type IdGenerator } from './id-generator.ts';
 import { createSealing } from './sealing.ts';
 
@@ -49,6 +50,7 @@ export interface IdempotencyOptions {
   database: Database;
   /** Shared by all servers of the installation. */
   secret: () => Promise<string>;
+  log: Logger;
   /** How long a server may work on one request before another attempt takes over, in milliseconds. */
   leaseMs?: number;
   /** How long a concurrent request waits for the response of the first, in milliseconds. */
@@ -115,7 +117,7 @@ const PATIENCE_MS = 5_000;
 const ANSWER_CHARS = 64 * 1024;
 
 export function createIdempotency(options: IdempotencyOptions): Idempotency {
-  const { database, leaseMs = LEASE_MS, patienceMs = PATIENCE_MS } = options;
+  const { database, log, leaseMs = LEASE_MS, patienceMs = PATIENCE_MS } = options;
 
   return {
     async run({ caller, key, request }, work) {
@@ -175,14 +177,23 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
           // A refusal has written nothing, so the key is free again. Any other failure may have.
           const refused = error instanceof ApiError && error.cause === undefined && error.status !== 500;
           await queryAll(database.pool, refused && attempt === 1 ? FORGET : GIVE_UP, [id, attempt]).catch(
-            () => undefined,
+            (cause: unknown) =>
+              log.warn(
+                { err: cause },
+                'an Idempotency-Key could not be released: the same request gets 409 until its lease ends',
+              ),
           );
           throw error;
         }
         const text = JSON.stringify(answer) ?? '';
         const sealed = sealing.seal(key, salt, text.length > ANSWER_CHARS ? '' : text);
         // If this write fails, the next attempt finds the created rows by their ids.
-        await queryAll(database.pool, FINISH, [id, attempt, sealed]).catch(() => undefined);
+        await queryAll(database.pool, FINISH, [id, attempt, sealed]).catch((cause: unknown) =>
+          log.warn(
+            { err: cause },
+            'the response to an Idempotency-Key could not be recorded: the same request gets 409 until its lease ends',
+          ),
+        );
         return { answer, replayed: false };
       }
     },

@@ -1,7 +1,7 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
 import { dropEndedPartitions, makePartitions } from './partitions.ts';
-import { purgeEnded, purgeLostRunners } from './purge.ts';
+import { purgeEnded, purgeLostRunners, purgeOperatorAudit } from './purge.ts';
 
 const PARTITIONS_MS = 3_600_000;
 const PURGE_MS = 60_000;
@@ -15,10 +15,13 @@ export function retentionModule({ database, limits, log }: ControlContext): Modu
         name: 'partitions',
         everyMs: PARTITIONS_MS,
         leased: true,
-        async run() {
+        async run(signal) {
           await makePartitions(database, log);
-          if (limits.auditRetentionDays > 0)
-            await dropEndedPartitions(database, { table: 'audit_log', days: limits.auditRetentionDays }, log);
+          const days = limits.auditRetentionDays;
+          if (days === 0) return;
+          await dropEndedPartitions(database, { table: 'audit_log', days }, log);
+          const removed = await purgeOperatorAudit(database, days, signal);
+          if (removed > 0) log.info({ removed, days }, 'purged entries of the operator audit');
         },
       },
       {
