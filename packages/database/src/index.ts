@@ -23,6 +23,7 @@ export * from './schema.ts';
 export {
   queryAll,
   queryOne,
+  declaredStatements,
   statement,
   type Queryable,
   type QueryResultRow,

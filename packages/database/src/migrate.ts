@@ -61,13 +61,17 @@ export async function migrate(options: MigrateOptions): Promise<number[]> {
       'select id, name, checksum, compatible_with from schema_migrations order by id',
     );
     checkHistory(rows, migrations, log);
-    const applied: number[] = [];
-    for (const migration of migrations.slice(rows.length)) {
-      await apply(client, migration, deadline, log);
-      log.info({ migration: migration.id, name: migration.name }, 'migrated the database');
-      applied.push(migration.id);
+    const applied: Migration[] = [];
+    try {
+      for (const migration of migrations.slice(rows.length)) {
+        await apply(client, migration, deadline, log);
+        log.info({ migration: migration.id, name: migration.name }, 'migrated the database');
+        applied.push(migration);
+      }
+    } finally {
+      if (applied.some(({ sql }) => CHANGES_COLUMNS.test(sql))) await client.query(DISCONNECT);
     }
-    return applied;
+    return applied.map(({ id }) => id);
   } finally {
     await client.end();
   }
@@ -102,7 +106,6 @@ async function apply(client: Client, migration: Migration, deadline: number, log
         try {
           await client.query(migration.sql);
           await record();
-          await client.query(DISCONNECT);
           await client.query('commit');
         } catch (error) {
           await client.query('rollback').catch(() => undefined);
@@ -123,9 +126,11 @@ async function apply(client: Client, migration: Migration, deadline: number, log
   }
 }
 
+/** What may change the result of a statement that a running server has prepared; new tables and indexes do not. */
+const CHANGES_COLUMNS = /\balter\s+table\b|\bdrop\s+(?:table|view)\b|\breplace\s+view\b/i;
+
 /**
- * Ends the connections of servers that run on this database, before the locks of the migration are released. Statements
- * that they have prepared may be invalid after a change of columns ("cached plan must not change result type", on every use
+ * Ends the connections of servers that run on this database, once, after the last migration. Statements that they have prepared may be invalid after a change of columns ("cached plan must not change result type", on every use
  * from then on); a request on an ended connection gets 503 at worst, and the next connection prepares them again.
  */
 const DISCONNECT = `select pg_terminate_backend(pid) from pg_stat_activity

@@ -31,6 +31,9 @@ export function statement<Row extends QueryResultRow>(name: string, text: string
   return { name, text };
 }
 
+/** All that have been declared so far, by name. */
+export const declaredStatements: ReadonlyMap<string, string> = names;
+
 /** Runs a statement and returns all of its rows. */
 export async function queryAll<Row extends QueryResultRow>(
   on: Queryable,

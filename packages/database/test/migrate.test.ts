@@ -14,6 +14,9 @@ import {
 } from '../src/index.ts';
 import { emptyDatabase, openFresh, quiet } from '@releap/testing/postgres';
 
+/** The migrations up to this one are older than the rule. */
+const NOT_CHECKED = 41;
+
 const one = (sql: string, id = 1): Migration => ({ id, name: `m${id}`, sql, checksum: `sum-${sql}` });
 
 describe('migrations', () => {
@@ -22,6 +25,61 @@ describe('migrations', () => {
     const all = (await readMigrations()).map((migration) => migration.id);
     assert.deepEqual(await migrate({ url, log: quiet }), all);
     assert.deepEqual(await migrate({ url, log: quiet }), []);
+  });
+
+  it('end the connections of running servers once, after the last one, and only when columns may have changed', async () => {
+    const url = await emptyDatabase();
+    const first = one('create table t (id integer)');
+    await migrate({ url, log: quiet, migrations: [first] });
+    const server = new Client({ connectionString: url, application_name: 'releap-control' });
+    const ended = new Promise((resolve) => server.on('error', resolve));
+    await server.connect();
+    const index = one('create index t_id on t (id)', 2);
+    await migrate({ url, log: quiet, migrations: [first, index] });
+    assert.equal((await server.query('select 1 as one')).rows[0].one, 1);
+    const column = one('alter table t add column name text', 3);
+    const last = one('create table u (id integer)', 4);
+    await migrate({ url, log: quiet, migrations: [first, index, column, last] });
+    assert.match(String(await ended), /terminating connection due to administrator command/);
+  });
+
+  it('newer ones block no live table: indexes of older tables are made concurrently, and updates are bounded', async () => {
+    const refused = (migrations: Migration[]): string[] => {
+      const made = new Map<string, number>();
+      const problems: string[] = [];
+      for (const { id, sql, statements } of migrations) {
+        const text = sql.replaceAll(/--.*$/gm, '');
+        // The bodies of functions run later.
+        const outside = text.replaceAll(/\$(\w*)\$[\s\S]*?\$\1\$/g, "''");
+        for (const [, table = ''] of outside.matchAll(/create table (?:if not exists )?(\w+)/gi))
+          if (!made.has(table)) made.set(table, id);
+        if (id <= NOT_CHECKED) continue;
+        for (const [all, concurrently, table = ''] of outside.matchAll(
+          /create\s+(?:unique\s+)?index\s+(concurrently\s+)?[\s\S]*?\bon\s+(?:only\s+)?(\w+)/gi,
+        ))
+          if (made.get(table) !== id && (concurrently === undefined || statements === undefined))
+            problems.push(`migration ${id} blocks ${table}: ${all}`);
+        for (const [all, table = ''] of outside.matchAll(/^\s*update\s+(\w+)\s[^;]*/gim))
+          if (made.get(table) !== id && !/\blimit\b/i.test(all))
+            problems.push(`migration ${id} updates all of ${table}: ${all.trim()}`);
+      }
+      return problems;
+    };
+    assert.deepEqual(refused(await readMigrations()), []);
+    const old = one('create table t (id integer)', NOT_CHECKED);
+    const next = (sql: string): string[] => refused([old, parseMigration(NOT_CHECKED + 1, 'next', sql)]);
+    assert.equal(next('create index t_id on t (id);').length, 1);
+    assert.equal(next('create index concurrently if not exists t_id on t (id);').length, 1);
+    assert.equal(next('update t set id = 1;').length, 1);
+    assert.deepEqual(
+      next('-- transaction: none\ncreate index concurrently if not exists t_id on t (id);'),
+      [],
+    );
+    assert.deepEqual(
+      next('create table u (id integer);\ncreate index u_id on u (id);\nupdate u set id = 1;'),
+      [],
+    );
+    assert.deepEqual(next('update t set id = 1 where id in (select id from t limit 1000);'), []);
   });
 
   it('are applied once when eight servers start at the same time', async () => {
