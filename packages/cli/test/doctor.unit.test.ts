@@ -3,6 +3,7 @@ import { link, mkdir, mkdtemp, rm, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { checkNesting } from '../src/doctor/accelerator.ts';
 import { checkImageCache } from '../src/doctor/image-cache.ts';
 import { checkKernel } from '../src/doctor/machine.ts';
 import { checkPreviewCertificate } from '../src/doctor/preview-certificate.ts';
@@ -16,6 +17,29 @@ test('a kernel without mount_setattr is named as missing, with the version that 
   }
   for (const version of ['5.12.0', '5.15.0-1', '6.1.0-28-amd64', '10.0.0'])
     assert.equal(checkKernel(version).status, 'ok', version);
+});
+
+test('a kernel that offers nested virtualisation is warned of, with how to switch it off', async () => {
+  const modules = await mkdtemp(join(tmpdir(), 'rlp-doctor-modules-'));
+  try {
+    assert.deepEqual(checkNesting(modules), []);
+    const nested = async (name: string, value: string): Promise<void> => {
+      await mkdir(join(modules, name, 'parameters'), { recursive: true });
+      await writeFile(join(modules, name, 'parameters/nested'), `${value}\n`);
+    };
+    for (const off of ['0', 'N']) {
+      await nested('kvm_amd', off);
+      assert.deepEqual(checkNesting(modules), []);
+    }
+    for (const on of ['1', 'Y']) {
+      await nested('kvm_intel', on);
+      const [check, ...others] = checkNesting(modules);
+      assert.deepEqual([check?.status, others], ['warn', []]);
+      assert.match(check?.detail ?? '', /options kvm_intel nested=0/);
+    }
+  } finally {
+    await rm(modules, { recursive: true });
+  }
 });
 
 test('the image cache is shown with its size and its limits, once it holds something', async () => {

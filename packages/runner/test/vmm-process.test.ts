@@ -43,11 +43,20 @@ describe('the command line of a VMM', () => {
     assert.ok(args.includes('-S') && !args.includes('-incoming'));
   });
 
-  it('keeps the processor of a released device model, under emulation', () => {
-    const cpu = (deviceModel: number) => {
-      const args = commandLine({ ...MACHINE, hardware: { ...MACHINE.hardware, deviceModel } });
-      return args[args.indexOf('-cpu') + 1];
-    };
+  const cpuOf = (deviceModel: number, accelerator: 'kvm' | 'tcg') => {
+    const args = commandLine({ ...MACHINE, accelerator, hardware: { ...MACHINE.hardware, deviceModel } });
+    return args[args.indexOf('-cpu') + 1];
+  };
+
+  it('offers tenants neither nested virtualisation nor performance counters', () => {
+    assert.equal(cpuOf(DEVICE_MODEL, 'kvm'), 'host,migratable=on,vmx=off,svm=off,pmu=off,la57=off');
+    for (const flag of ['vmx=off', 'svm=off', 'pmu=off'])
+      assert.ok(cpuOf(DEVICE_MODEL, 'tcg')?.split(',').includes(flag), flag);
+  });
+
+  it('keeps the processor of a released device model', () => {
+    const cpu = (deviceModel: number) => cpuOf(deviceModel, 'tcg');
+    for (const model of [2, 3, 4]) assert.equal(cpuOf(model, 'kvm'), 'host,migratable=on');
     const former = 'max,la57=off,vendor=GenuineIntel';
     assert.deepEqual([cpu(2), cpu(3), cpu(4)], [former, former, `${former},erms=off,fsrm=off`]);
   });

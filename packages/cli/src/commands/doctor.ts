@@ -1,7 +1,7 @@
 /** `rlp doctor`: what this machine can do as a host of sandboxes. Looks only; changes nothing. */
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { checkAccelerator } from '../doctor/accelerator.ts';
+import { checkAccelerator, checkNesting } from '../doctor/accelerator.ts';
 import { checkCgroup } from '../doctor/cgroup.ts';
 import type { Check } from '../doctor/check.ts';
 import { checkDigests } from '../doctor/digests.ts';
@@ -62,7 +62,7 @@ async function collect(
   const { env } = context.terminal;
   const cache = env['RELEAP_CACHE'] || join(releapHome(env), 'cache');
   using spinner = new Spinner(context, 'looking at the machine');
-  const checks = [...checkMachine()];
+  const checks = [...checkMachine(), ...checkNesting()];
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
   checks.push(...(await checkImageCache(cache, env)));
   checks.push(...(await checkQuarantine(releapHome(env))));
