@@ -27,6 +27,7 @@ const WHEN: Record<ConditionName, string> = {
   diskless: 'it has no disk of its own yet',
   bootable: 'it has a bootable file system',
   hasMemory: 'it has saved memory',
+  memoryNotBlocked: 'its host can resume it',
   wantsRunning: 'desired state running',
   wantsPaused: 'desired state paused',
   wantsDeleted: 'its host is removing it',
@@ -41,8 +42,10 @@ const WHEN: Record<ConditionName, string> = {
 const EFFECTS: Record<Effect, string> = {
   assign: 'it is assigned to its host',
   release: 'its host holds nothing of it',
-  memory: 'its memory is saved, unless the host reports it as unusable',
-  'check-memory': 'its saved memory is discarded if the host reports it as unusable',
+  memory:
+    'its memory is saved, unless the host reports it as unusable; the reason is noted if its host cannot resume it now',
+  'check-memory':
+    'its saved memory is discarded if the host reports it as unusable; the reason is noted if its host cannot resume it now',
   'forget-memory': 'saved memory is discarded',
   'use-memory': 'it resumes from the saved memory',
   'fork-taken': 'no fork of it is pending any more',
@@ -92,6 +95,8 @@ function head(): string[] {
     '- **A failed attempt loses nothing.** A failed start returns to `stopped`, a failed resume to `paused`, a failed pause',
     '  to `running`; `error` has the reason. A sandbox that is `failed` cannot run again.',
     '- **Saved memory is used once.** As soon as the guest runs, its disk changes and the saved memory is invalid.',
+    '- **Memory that a host cannot resume as it is now is kept**: after a change of its accelerator, processor or VMM, a',
+    '  resume is refused with 409 and the reason, also in `error`, until that has changed back. `start` discards the memory.',
     '- **A stopped or paused sandbox stays on its host**, which has its disk, without cores and memory. A start or resume',
     '  allocates them in the same transaction, or is refused with 409: there is no queue.',
     '- **A host without a heartbeat** for 60 s is lost. Sandboxes that are starting or running there become `lost`;',

@@ -60,6 +60,32 @@ describe('what does not succeed on the host', () => {
     assert.equal((await read(vm.id)).status, 'running');
   });
 
+  it('resume of memory that the host cannot use as it is now: refused with the reason, and possible when that is over', async () => {
+    const vm = await stage.paused();
+    const memory_blocked = 'accelerator kvm, here tcg';
+    await stage.ok(vm, 'resume');
+    await stage.report(vm, 'paused', { memory_blocked, error: memory_blocked });
+    assert.equal((await read(vm.id)).error, memory_blocked);
+    const { has_memory, start_from } = await stage.row(vm);
+    assert.deepEqual([has_memory, start_from], [true, 'disk']);
+    await stage.refused(vm, 'resume', /accelerator kvm, here tcg/);
+    await stage.report(vm, 'paused');
+    assert.equal((await read(vm.id)).error, null);
+    assert.equal((await stage.ok(vm, 'resume')).start_from, 'memory');
+    await stage.report(vm, 'running');
+  });
+
+  it('paused on a host that starts again as another one: blocked before a resume is asked for; a start discards the memory', async () => {
+    const vm = await stage.paused();
+    const memory_blocked = 'VMM 7.2, here 10.0';
+    await stage.report(vm, 'paused', { memory_blocked, error: memory_blocked });
+    await stage.refused(vm, 'resume', /VMM 7\.2, here 10\.0/);
+    await stage.ok(vm, 'start');
+    await stage.report(vm, 'running');
+    const row = await stage.row(vm);
+    assert.deepEqual([row.status, row.has_memory, row.memory_blocked], ['running', false, null]);
+  });
+
   it('pause that loses the memory and keeps the disk: paused, and can only be started', async () => {
     const vm = await stage.running();
     await stage.ok(vm, 'pause');

@@ -121,6 +121,7 @@ class Life {
       gpu_host: 0,
       manifest_name: null,
       has_memory: false,
+      memory_blocked: null,
       start_from: 'disk',
       pending_fork: null,
       generation: 1,

@@ -35,6 +35,7 @@ const facts: fc.Arbitrary<SandboxFacts> = fc.record({
   manifest_name: fc.constantFrom(null, 'sha256:x'),
   gpu_host: fc.constantFrom(0, 1),
   has_memory: fc.boolean(),
+  memory_blocked: fc.constantFrom(null, 'it is another processor'),
   start_from: fc.constantFrom('disk', 'memory'),
   pending_fork: fc.constantFrom(null, '00000000-0000-4000-8000-000000000003'),
 });
@@ -193,6 +194,13 @@ const SPEC: [SandboxStatus, SandboxEvent, Partial<SandboxFacts>, SandboxStatus |
   ['paused', 'pause', { persistent: true }, 'paused'],
   ['paused', 'resume', { persistent: true, has_memory: true }, 'booting'],
   ['paused', 'resume', { persistent: true, has_memory: false }, 'refused'],
+  [
+    'paused',
+    'resume',
+    { persistent: true, has_memory: true, memory_blocked: 'it is another CPU' },
+    'refused',
+  ],
+  ['paused', 'start', { persistent: true, has_memory: true, memory_blocked: 'it is another CPU' }, 'booting'],
   ['booting', 'resume', { persistent: true, has_memory: true }, 'refused'],
   ['stopped', 'resume', { persistent: true, has_memory: true }, 'refused'],
   ['paused', 'fork', { persistent: true, volume_count: 0, has_memory: true }, 'paused'],
@@ -224,6 +232,7 @@ describe('the rows of the specification', () => {
     gpu_host: 0,
     manifest_name: 'm',
     has_memory: false,
+    memory_blocked: null,
     start_from: 'disk',
     pending_fork: null,
   };
@@ -258,6 +267,7 @@ describe('the UPDATE made from the table', () => {
           docker_data_mib: bits & 16 ? 512 : null,
           manifest_name: bits & 32 ? 'm' : null,
           has_memory: (bits & 64) > 0,
+          memory_blocked: bits % 5 === 0 ? 'it is another processor' : null,
           gpu_host: bits & 128 ? 1 : 0,
           start_from: (bits & 192) === 192 ? 'memory' : 'disk',
           pending_fork: bits % 3 === 0 ? id(3) : null,
@@ -274,11 +284,11 @@ describe('the UPDATE made from the table', () => {
     );
     await pool.query(
       `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
-         gpu_host, manifest_name, has_memory, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held, pending_fork)
+         gpu_host, manifest_name, has_memory, memory_blocked, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held, pending_fork)
        select id, job_id, '${projectId}', 'n', '${REGION}', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
-              manifest_name, has_memory, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true, pending_fork
+              manifest_name, has_memory, memory_blocked, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true, pending_fork
          from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
-              volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, start_from text, pending_fork uuid)`,
+              volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, memory_blocked text, start_from text, pending_fork uuid)`,
       [JSON.stringify(rows)],
     );
     await using cleanup = new AsyncDisposableStack();
@@ -307,6 +317,7 @@ describe('the UPDATE made from the table', () => {
             desired: after.desired,
             has_memory: after.has_memory,
             start_from: after.start_from,
+            memory_blocked: after.memory_blocked,
             pending_fork: after.pending_fork,
             generation: after.generation,
           },
@@ -315,6 +326,7 @@ describe('the UPDATE made from the table', () => {
             desired: expected.desired,
             has_memory: expected.has_memory,
             start_from: expected.start_from,
+            memory_blocked: expected.memory_blocked,
             pending_fork: expected.pending_fork,
             generation: row.wants === undefined ? 1 : 2,
           },

@@ -71,6 +71,8 @@ export interface SandboxRow {
   env_bytes: number;
   manifest_name: string | null;
   has_memory: boolean;
+  /** Why its host cannot resume the saved memory as it is now. */
+  memory_blocked: string | null;
   start_from: 'disk' | 'memory';
   forked_from: string | null;
   /** The fork of it that its host has not taken yet. */
@@ -114,6 +116,7 @@ export const SANDBOX_COLUMNS = everyColumn<SandboxRow>()([
   'env_bytes',
   'manifest_name',
   'has_memory',
+  'memory_blocked',
   'start_from',
   'forked_from',
   'pending_fork',

@@ -43,10 +43,11 @@ export function renderHostLifecycle(): string {
 const stepName = (step: Parameters<typeof LAST_STEPS.has>[0]): string =>
   LAST_STEPS.has(step) ? `\`${step}\`` : `\`${step}\`, then look again`;
 
-function outcome({ status, error, memoryLost }: Outcome): string {
+function outcome({ status, error, memoryLost, memoryBlocked }: Outcome): string {
   return [
     `\`${status}\``,
     ...(memoryLost ? ['without memory'] : []),
+    ...(memoryBlocked ? ['with memory that is blocked'] : []),
     ...(error === undefined ? [] : [`"${error}"`]),
   ].join(', ');
 }

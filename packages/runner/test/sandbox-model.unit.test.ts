@@ -83,6 +83,12 @@ class Scene {
     return this.sandbox(vmId).observation.status;
   }
 
+  /** The runner ends, and another one takes over. */
+  async restart(): Promise<void> {
+    this.life.crash('restart');
+    await this.settle();
+  }
+
   powerFailure(): void {
     this.life.crash('power failure');
     this.machine.powerFailure();
@@ -237,6 +243,34 @@ test('a start that fails before its image is there leaves a disk and no memory',
   await scene.settle();
   assert.equal(scene.status(SOURCE), 'stopped');
   assert.equal(scene.machine.local(SOURCE).memory, undefined);
+  assert.ok(scene.machine.bytes(SOURCE).has(byte));
+});
+
+test('memory that the host cannot resume as it is now is kept, and reported anew by the next runner', async () => {
+  const scene = new Scene();
+  scene.want(SOURCE, RUN);
+  await scene.settle();
+  const byte = scene.machine.write(SOURCE) as number;
+  scene.want(SOURCE, PAUSE);
+  await scene.settle();
+  scene.machine.obstacle = 'accelerator kvm, here tcg';
+  await scene.restart();
+  assert.match(scene.sandbox(SOURCE).observation.memory_blocked ?? '', /kvm, here tcg/);
+  scene.want(SOURCE, RESUME);
+  await scene.settle();
+  const { status, memory, memory_blocked, error } = scene.sandbox(SOURCE).observation;
+  assert.deepEqual([status, memory, error], ['paused', undefined, memory_blocked]);
+  assert.match(memory_blocked ?? '', /kvm, here tcg/);
+  scene.machine.obstacle = undefined;
+  scene.want(SOURCE, PAUSE);
+  await scene.restart();
+  assert.deepEqual(
+    [scene.sandbox(SOURCE).observation.memory_blocked, scene.sandbox(SOURCE).observation.error],
+    [undefined, undefined],
+  );
+  scene.want(SOURCE, RESUME);
+  await scene.settle();
+  assert.equal(scene.status(SOURCE), 'running');
   assert.ok(scene.machine.bytes(SOURCE).has(byte));
 });
 

@@ -50,7 +50,7 @@ const OUTCOME_FACTS: Domain<OutcomeFacts> = {
   cause: CAUSES,
   persistent: BOTH,
   disk: BOTH,
-  memory: ['none', 'saved', 'unusable'],
+  memory: ['none', 'saved', 'blocked', 'unusable'],
   hasManifest: BOTH,
   hostRestarted: BOTH,
   guestEnded: BOTH,
@@ -102,8 +102,9 @@ test('no step removes a disk that has been used, or starts a second VM', () => {
 
 test('an outcome claims only what is there', () => {
   for (const facts of all(OUTCOME_FACTS)) {
-    const { status, memoryLost } = match(OUTCOMES, facts);
-    if (status === 'paused' && !memoryLost) assert.equal(facts.memory, 'saved');
+    const { status, memoryLost, memoryBlocked } = match(OUTCOMES, facts);
+    if (status === 'paused' && !memoryLost) assert.equal(facts.memory, memoryBlocked ? 'blocked' : 'saved');
+    if (memoryLost) assert.ok(facts.memory === 'none' || facts.memory === 'unusable');
     if (status === 'paused' && memoryLost) assert.ok(facts.disk);
     if (status === 'stopped' && facts.cause !== 'stopped')
       assert.ok(facts.persistent && facts.disk && facts.hasManifest);

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, symlink, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { BackgroundDurability } from '../src/machine/background-durability.ts';
-import { SuspendImage, NotResumableError } from '../src/machine/suspend-image.ts';
+import { MemoryBlockedError, NotResumableError, SuspendImage } from '../src/machine/suspend-image.ts';
 import type { Platform } from '../src/template/machine-size.ts';
 
 let folder: string;
@@ -114,6 +114,25 @@ it('memory from before a restart of the host is never reported as durable', asyn
   await image.makeDurable();
   await image.unmarkDurable();
   await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
+});
+
+it('memory of another accelerator, processor or VMM is blocked, and damaged memory is lost', async () => {
+  const { image } = await suspended();
+  for (const other of [{ accelerator: 'kvm' as const }, { hostCpu: 'another' }, { mac: '02:00:00:00:00:02' }])
+    await assert.rejects(image.check({ ...PLATFORM, ...other }, VMMS), MemoryBlockedError);
+  await assert.rejects(image.check(PLATFORM, { ...VMMS, forState: () => undefined }), MemoryBlockedError);
+  await image.check(PLATFORM, VMMS);
+  await truncate(image.memory, 1);
+  await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
+  // What is damaged cannot be resumed on any machine.
+  await assert.rejects(image.check({ ...PLATFORM, accelerator: 'kvm' }, VMMS), NotResumableError);
+});
+
+it('memory that cannot be read at the moment is not lost', async () => {
+  const { image } = await suspended();
+  await rm(image.memory);
+  await symlink('memory', image.memory);
+  await assert.rejects(image.check(PLATFORM, VMMS), { code: 'ELOOP' });
 });
 
 it('memory that a missing VMM has saved is refused, naming that and what is here', async () => {

@@ -120,8 +120,10 @@ export const SandboxDetail = Type.Object({
   port_map: Type.Optional(Type.Array(PortMapping, { maxItems: 256 })),
   /** Digest of the booted root image. It marks a persistent sandbox as having a disk to boot. */
   manifest_name: Type.Optional(text(512)),
-  /** Only with `paused`: false when the saved memory is unusable. */
+  /** Only with `paused`: false when the saved memory is gone or damaged. */
   memory: Type.Optional(Type.Boolean()),
+  /** Only with `paused`: why this host cannot resume the saved memory as it is now. The memory is kept. */
+  memory_blocked: Type.Optional(Type.String()),
 });
 export type SandboxDetail = Static<typeof SandboxDetail>;
 

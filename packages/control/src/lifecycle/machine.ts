@@ -58,7 +58,7 @@ export interface Condition<Facts> {
   sql: string;
   holds(facts: Facts): boolean;
   /** End of the sentence `X cannot be …: ` when it does not hold. */
-  otherwise: string;
+  otherwise: string | ((facts: Facts) => string);
 }
 
 export interface MachineDefinition<T extends Transition, Facts extends { status: string }> {
@@ -100,6 +100,11 @@ export function defineMachine<T extends Transition, Facts extends { status: stri
   const failing = (row: T, facts: Facts): string | undefined =>
     (row.when ?? []).find((condition) => conditions[condition]?.holds(facts) !== true);
 
+  const lack = (condition: string, facts: Facts): string => {
+    const otherwise = conditions[condition]?.otherwise ?? condition;
+    return typeof otherwise === 'string' ? otherwise : otherwise(facts);
+  };
+
   return {
     name,
     transitions,
@@ -113,10 +118,10 @@ export function defineMachine<T extends Transition, Facts extends { status: stri
       const hopeless = permanent.find(
         (condition) => rows.length > 0 && rows.every((row) => failing(row, facts) === condition),
       );
-      if (hopeless !== undefined) return conditions[hopeless]?.otherwise ?? hopeless;
+      if (hopeless !== undefined) return lack(hopeless, facts);
       const here = rows.find((row) => row.from.includes(facts.status));
       const lacking = here && failing(here, facts);
-      if (lacking !== undefined) return conditions[lacking]?.otherwise ?? lacking;
+      if (lacking !== undefined) return lack(lacking, facts);
       const moving = rows.filter((row) => row.to !== 'same');
       const allowed = [...new Set((moving.length > 0 ? moving : rows).flatMap((row) => row.from))];
       const is = definition.describe?.(event, facts) ?? facts.status;

@@ -179,7 +179,7 @@ function dockerfileBytes({ spec: { root } }: SandboxRow): number {
 const occupiesCpu = ({ status }: SandboxRow): boolean => (OCCUPIES_CPU as readonly string[]).includes(status);
 
 function toChange(runnerId: string, { id, generation, status, detail }: SandboxReport): Change {
-  const { error, vm_ip, host_ip, port_map, manifest_name, memory } = detail;
+  const { error, vm_ip, host_ip, port_map, manifest_name, memory, memory_blocked } = detail;
   const reason = readReason(status === 'unsupported' ? `its host cannot run it: ${error ?? ''}` : error);
   return {
     id,
@@ -191,5 +191,6 @@ function toChange(runnerId: string, { id, generation, status, detail }: SandboxR
     ...(port_map === undefined ? {} : { port_map }),
     ...(manifest_name === undefined ? {} : { manifest_name }),
     ...(memory === undefined ? {} : { memory }),
+    ...(memory_blocked === undefined ? {} : { memory_blocked }),
   };
 }

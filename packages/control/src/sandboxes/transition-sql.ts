@@ -22,8 +22,10 @@ export interface Change extends TransitionInput {
   host_ip?: string;
   port_map?: unknown[];
   manifest_name?: string;
-  /** False when the runner cannot use the memory that was saved. */
+  /** False when the memory that was saved is gone or damaged. */
   memory?: boolean;
+  /** Why the runner cannot resume the memory that was saved as its host is now. */
+  memory_blocked?: string;
 }
 
 function reason(row: Transition): string | undefined {
@@ -32,6 +34,8 @@ function reason(row: Transition): string | undefined {
   if (row.to === 'failed' || row.to === 'lost' || row.error !== undefined)
     return `coalesce(t.error, ${literal(row.error ?? 'no reason was given')})`;
   // It has recovered, or the requested change failed.
+  if (hasEffect(row, 'check-memory'))
+    return `case when t.memory_blocked is distinct from s.memory_blocked then t.memory_blocked else s.error end`;
   if (row.to === 'running' || row.to === 'stopped' || row.to === 'paused') return 't.error';
   // A new attempt clears the error of the last one.
   return row.to === 'booting' || row.to === 'stopping' || row.to === 'pausing' ? 'null::text' : undefined;
@@ -41,6 +45,11 @@ function memory(row: Transition): string | undefined {
   if (hasEffect(row, 'memory')) return 'coalesce(t.memory, true)';
   if (hasEffect(row, 'check-memory')) return 's.has_memory and coalesce(t.memory, true)';
   return hasEffect(row, 'forget-memory') ? 'false' : undefined;
+}
+
+function memoryBlocked(row: Transition): string | undefined {
+  if (hasEffect(row, 'memory', 'check-memory')) return 't.memory_blocked';
+  return hasEffect(row, 'forget-memory', 'use-memory') ? 'null::text' : undefined;
 }
 
 function startFrom(row: Transition): string | undefined {
@@ -89,6 +98,7 @@ export const SANDBOX_SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     port_map: 'jsonb',
     manifest_name: 'text',
     memory: 'boolean',
+    memory_blocked: 'text',
   },
   guards: ['project_id', 'owner_kind', 'region', 'runner_id', 'pending_fork'],
   // Keeps the disk of a persistent sandbox that has run, and releases everything else.
@@ -100,6 +110,7 @@ export const SANDBOX_SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     runner_id: (row) => (row.on === 'place' ? 'coalesce(t.place_on, s.runner_id)' : undefined),
     held: (row) => (hasEffect(row, 'assign') ? 'true' : hasEffect(row, 'release') ? 'false' : undefined),
     has_memory: memory,
+    memory_blocked: memoryBlocked,
     start_from: startFrom,
     vm_ip: (row) => network(row, 'vm_ip', 'null'),
     host_ip: (row) => network(row, 'host_ip', 'null'),

@@ -14,6 +14,7 @@ export const FACT_COLUMNS = [
   'gpu_host',
   'manifest_name',
   'has_memory',
+  'memory_blocked',
   'start_from',
   'pending_fork',
 ] as const satisfies readonly (keyof SandboxRow)[];
@@ -67,6 +68,11 @@ export const CONDITIONS = {
     sql: 's.has_memory',
     holds: (s) => s.has_memory,
     otherwise: 'it has no saved memory (use start)',
+  },
+  memoryNotBlocked: {
+    sql: 's.memory_blocked is null',
+    holds: (s) => s.memory_blocked === null,
+    otherwise: (s) => s.memory_blocked ?? 'its memory cannot be resumed on its host',
   },
   wantsRunning: {
     sql: `s.desired = 'running'`,
@@ -143,9 +149,9 @@ export type Effect =
   /** Sets (clears) `assigned_to_runner`, the column `held`: its runner may have data of it. */
   | 'assign'
   | 'release'
-  /** Saved memory exists, unless the runner reports it as unusable. */
+  /** Saved memory exists, unless the runner reports it as unusable; it may be blocked. */
   | 'memory'
-  /** Clears saved memory if the runner reports it as unusable. */
+  /** Clears saved memory if the runner reports it as unusable, and notes whether it is blocked. */
   | 'check-memory'
   /** Discards saved memory; later starts boot the disk. */
   | 'forget-memory'
@@ -204,7 +210,7 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['paused'], on: 'observe:paused', to: 'same', effects: ['check-memory'] },
   { from: ['pausing'], on: 'observe:running', to: 'running', wants: 'running', note: 'it could not be paused, and continues to run' },
   { from: ['pausing'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not pause in time' },
-  { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory'], to: 'booting', wants: 'running', effects: ['use-memory'] },
+  { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory', 'memoryNotBlocked'], to: 'booting', wants: 'running', effects: ['use-memory'] },
 
   // fork: the source does not change. The child's first status is in CREATIONS.
   { from: ['running'], on: 'fork', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'same' },

@@ -5,6 +5,7 @@ export interface Said {
   manifest_name?: string;
   /** What a runner says of kept memory. */
   memory?: boolean;
+  memory_blocked?: string;
 }
 
 /** The sandbox afterwards; the same object when no row applies. */
@@ -25,6 +26,8 @@ export function step<Facts extends SandboxFacts>(
     if (effect === 'memory') next.has_memory = said.memory ?? true;
     if (effect === 'check-memory') next.has_memory = next.has_memory && (said.memory ?? true);
     if (effect === 'forget-memory') next.has_memory = false;
+    if (effect === 'memory' || effect === 'check-memory') next.memory_blocked = said.memory_blocked ?? null;
+    if (effect === 'forget-memory' || effect === 'use-memory') next.memory_blocked = null;
     if (effect === 'memory' || effect === 'forget-memory') next.start_from = 'disk';
     if (effect === 'use-memory') next.start_from = 'memory';
     if (effect === 'fork-taken') next.pending_fork = null;

@@ -2,7 +2,13 @@ export { Admission } from './admission.ts';
 export { Machines } from './machines.ts';
 export type { MachinesOptions } from './machines.ts';
 export type { BootOptions, RunningVm, VmSlot } from './boot-options.ts';
-export { DURABLE_FILE, NotResumableError, SuspendImage, SUSPENSION_FILE } from './suspend-image.ts';
+export {
+  DURABLE_FILE,
+  MemoryBlockedError,
+  NotResumableError,
+  SuspendImage,
+  SUSPENSION_FILE,
+} from './suspend-image.ts';
 export { GuestLostError } from './pausing.ts';
 export type { Pausing } from './pausing.ts';
 export type { LocalState } from './persistent-machines.ts';

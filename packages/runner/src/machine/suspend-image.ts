@@ -37,11 +37,19 @@ export const SUSPENSION_FILE = 'paused.json';
 /** Has the id of the suspension whose files are all durable. */
 export const DURABLE_FILE = 'durable';
 
-/** The suspend image cannot be resumed on this host, for the reason in the message. */
+/** The suspend image is gone or damaged, for the reason in the message: no host can resume it. */
 export class NotResumableError extends Error {
   constructor(message: string) {
     super(message);
     this.name = 'NotResumableError';
+  }
+}
+
+/** The suspend image is whole, but this host cannot resume it as it is now, for the reason in the message. It must be kept. */
+export class MemoryBlockedError extends Error {
+  constructor(message: string) {
+    super(`${message}. Its memory is kept: it can be resumed once this has changed back; start discards it`);
+    this.name = 'MemoryBlockedError';
   }
 }
 
@@ -181,9 +189,10 @@ export class SuspendImage {
   }
 
   /**
-   * Checks that the image can be resumed on this host.
+   * Checks that the image is whole and can be resumed on this host.
    * @returns the image's facts, and the VMM to resume it with
-   * @throws NotResumableError unless this machine can resume it
+   * @throws NotResumableError when the image is gone or damaged; MemoryBlockedError when it is whole, and this host cannot
+   *   resume it; any other error when it could not be read, which decides nothing about it
    */
   async check(
     platform: Platform,
@@ -191,10 +200,10 @@ export class SuspendImage {
   ): Promise<{ suspension: Suspension; vmm: Vmm }> {
     const suspension = await this.read();
     if (suspension === undefined) throw new NotResumableError('it has no suspend image');
+    await this.#checkFiles(suspension);
     if (!isKnownDeviceModel(suspension.deviceModel)) {
-      throw new NotResumableError(
-        `its memory belongs to device model ${suspension.deviceModel}, which this version of Releap does not know; ` +
-          'it can be started from its disk',
+      throw new MemoryBlockedError(
+        `its memory belongs to device model ${suspension.deviceModel}, which this version of Releap does not know`,
       );
     }
     const differing = (
@@ -209,20 +218,22 @@ export class SuspendImage {
     if (vmm === undefined || differing.length > 0) {
       const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`);
       if (vmm === undefined) list.unshift(`VMM ${suspension.vmm}, here ${vmms.versions.join(' and ')}`);
-      throw new NotResumableError(
-        `its memory was captured on another machine (${list.join('; ')}) and cannot be resumed here; it can be started from its disk`,
+      throw new MemoryBlockedError(
+        `its memory was captured on another machine (${list.join('; ')}) and cannot be resumed here`,
       );
     }
-    if (suspension.system !== undefined && !(await isFile(heldSystemPath(this.#folder)))) {
+    return { suspension, vmm };
+  }
+
+  /** @throws NotResumableError unless all files of the image are there and complete */
+  async #checkFiles(suspension: Suspension): Promise<void> {
+    if (suspension.system !== undefined && (await sizeOf(heldSystemPath(this.#folder))) === undefined) {
       throw new NotResumableError(
         'the system disk that it was booted with is missing; it can be started from its disk',
       );
     }
-    const [memory, state] = await Promise.all([
-      stat(this.memory).catch(() => undefined),
-      stat(this.state).catch(() => undefined),
-    ]);
-    if (memory?.size !== suspension.shape.memMib * 1024 * 1024 || state?.size !== suspension.stateBytes) {
+    const [memory, state] = await Promise.all([sizeOf(this.memory), sizeOf(this.state)]);
+    if (memory !== suspension.shape.memMib * 1024 * 1024 || state !== suspension.stateBytes) {
       throw new NotResumableError('its memory is not whole; it can be started from its disk');
     }
     if (!(await this.#isWhole(suspension))) {
@@ -230,18 +241,25 @@ export class SuspendImage {
         'its host was restarted before its memory had reached the disk; it can be started from its disk',
       );
     }
-    return { suspension, vmm };
   }
 
   /** Whether the image is complete: it was saved during this boot of the host, or was durable before a crash. */
   async #isWhole({ id, bootId: madeIn }: Suspension): Promise<boolean> {
-    return madeIn === bootId() || (await readFile(this.#durable, 'utf8').catch(() => '')) === id;
+    return madeIn === bootId() || (await orIfMissing(readFile(this.#durable, 'utf8'), '')) === id;
   }
 }
 
-async function isFile(path: string): Promise<boolean> {
-  return await stat(path).then(
-    (file) => file.isFile(),
-    () => false,
-  );
+/** Size of a file in bytes; undefined when there is none. */
+async function sizeOf(path: string): Promise<number | undefined> {
+  return (await orIfMissing(stat(path), undefined))?.size;
+}
+
+/** A file that cannot be read for another reason is not missing. */
+async function orIfMissing<T, E>(read: Promise<T>, missing: E): Promise<T | E> {
+  try {
+    return await read;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return missing;
+    throw error;
+  }
 }

@@ -1,3 +1,4 @@
+import { NotResumableError } from '../machine/index.ts';
 import type { Exit, SandboxHost } from './sandbox-host.ts';
 import type { SandboxState } from './sandbox-state.ts';
 import { match, OUTCOMES } from './sandbox-table.ts';
@@ -19,37 +20,61 @@ export class SandboxOutcome {
 
   /** Reports the status. @param why the error that ended the VM, if there is one */
   async report(cause: Cause, why?: string, exit?: Exit): Promise<void> {
-    const { memory, unusable, ...local } = await this.#facts(cause);
+    const { memory, obstacle, ...local } = await this.#facts(cause);
     const facts: OutcomeFacts = { ...local, memory, cause, guestEnded: exit?.guestEnd !== undefined };
-    const outcome = match(OUTCOMES, facts);
-    if (outcome.status === 'paused' && memory === 'saved') this.#host.makeMemoryDurable(this.#state.vmId);
-    const error = outcome.error ?? (outcome.memoryLost ? (unusable ?? why ?? NOT_RUNNING) : why);
+    const { status, memoryLost, memoryBlocked, ...outcome } = match(OUTCOMES, facts);
+    const isKept = memory === 'saved' || memory === 'blocked';
+    if (status === 'paused' && isKept) this.#host.makeMemoryDurable(this.#state.vmId);
+    const error =
+      outcome.error ?? (memoryBlocked ? obstacle : memoryLost ? (obstacle ?? why ?? NOT_RUNNING) : why);
     // With a complete suspend image the end of the VM loses nothing.
-    const isWhole = outcome.status === 'paused' && (cause === 'vm-lost' || cause === 'suspend-failed');
-    await this.#state.observe(outcome.status, {
-      ...(outcome.memoryLost ? { memory: false } : {}),
+    const isWhole = status === 'paused' && (cause === 'vm-lost' || cause === 'suspend-failed');
+    await this.#state.observe(status, {
+      ...(memoryLost ? { memory: false } : {}),
+      ...(memoryBlocked && obstacle !== undefined ? { memory_blocked: obstacle } : {}),
       ...(error === undefined || isWhole ? {} : { error }),
     });
+  }
+
+  /**
+   * Reports the last observation again. Whether the memory of a paused sandbox is blocked is checked anew first: the host may
+   * have changed since.
+   */
+  async repeat(): Promise<void> {
+    const { status, memory_blocked: then } = this.#state.observation;
+    if (status === 'paused') {
+      const { memory, obstacle } = await this.#facts('paused');
+      const now = memory === 'blocked' ? obstacle : undefined;
+      // Memory that is gone is reported when a resume needs it.
+      if (now !== then && (memory === 'blocked' || memory === 'saved')) return await this.report('paused');
+    }
+    this.#state.repeat();
   }
 
   async #facts(cause: Cause) {
     const { vmId, isPersistent, past, hostRestarted } = this.#state;
     const local = isPersistent ? await this.#host.localState(vmId) : NOTHING_BESIDE_VM;
     const mustResume = cause === 'paused' || cause === 'resume-failed';
-    const unusable =
+    const found =
       local.memory && local.disk && mustResume
-        ? await this.#host.checkMemory(vmId).then(() => undefined, messageOf)
+        ? await this.#host.checkMemory(vmId).then(() => undefined, asObstacle)
         : undefined;
-    const memory = !local.memory ? 'none' : unusable === undefined ? 'saved' : 'unusable';
     return {
       persistent: isPersistent,
       disk: local.disk,
-      memory,
-      unusable,
+      memory: local.memory ? (found?.memory ?? 'saved') : 'none',
+      /** Why the memory cannot be resumed. */
+      obstacle: found?.obstacle,
       hasManifest: past.manifest !== undefined,
       hostRestarted: local.hostRestarted || hostRestarted,
     } as const;
   }
+}
+
+/** Only an image that is known to be gone or damaged is lost. */
+function asObstacle(error: unknown): { memory: 'blocked' | 'unusable'; obstacle: string } {
+  const memory = error instanceof NotResumableError ? 'unusable' : 'blocked';
+  return { memory, obstacle: messageOf(error) };
 }
 
 export function messageOf(error: unknown): string {

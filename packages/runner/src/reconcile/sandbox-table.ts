@@ -16,8 +16,11 @@ export interface Facts {
   vm: 'live' | 'unknown' | 'lost' | 'none';
   /** It has a disk on this machine. Not checked while its VM is live. */
   disk: boolean;
-  /** A suspend image that was not consumed, and whether it can be resumed on this host. */
-  memory: 'none' | 'saved' | 'unusable';
+  /**
+   * A suspend image that was not consumed. `blocked`: it is whole, and this host cannot resume it as it is now. `unusable`: it
+   * is damaged.
+   */
+  memory: 'none' | 'saved' | 'blocked' | 'unusable';
   /** Its VM has consumed the suspend image. */
   memoryConsumed: boolean;
   /** The root image that its disk is based on is known. */
@@ -151,7 +154,7 @@ export const CONVERGENCE: readonly Row<Facts, ConvergeStep>[] = [
   { when: { desired: 'running' }, to: 'boot', why: 'a suspend image is discarded first' },
   { when: { desired: 'stopped', vm: 'live' }, to: 'shut-down', why: 'the guest writes its files first' },
   {
-    when: { desired: 'stopped', memory: ['saved', 'unusable'] },
+    when: { desired: 'stopped', memory: ['saved', 'blocked', 'unusable'] },
     to: 'discard-memory',
     why: 'a stopped sandbox has a disk and no memory',
   },
@@ -205,8 +208,10 @@ export interface Outcome {
   status: 'stopped' | 'paused' | 'failed';
   /** Reported instead of the cause. */
   error?: string;
-  /** There is no suspend image that could be resumed. */
+  /** There is no suspend image, or it is damaged. */
   memoryLost?: true;
+  /** There is a suspend image, which this host cannot resume as it is now. */
+  memoryBlocked?: true;
 }
 
 export const DISK_GONE = 'its disk is not on this machine any more';
@@ -225,6 +230,11 @@ export const OUTCOMES: readonly Row<OutcomeFacts, Outcome>[] = [
     when: { cause: ['paused', 'resume-failed'], memory: ['none', 'unusable'] },
     to: { status: 'paused', memoryLost: true },
     why: 'it can be started from its disk',
+  },
+  {
+    when: { cause: ['paused', 'resume-failed'], memory: 'blocked' },
+    to: { status: 'paused', memoryBlocked: true },
+    why: 'it can be resumed once the host is as it was',
   },
   {
     when: { cause: ['paused', 'resume-failed', 'suspend-failed', 'vm-lost', 'drained'], memory: 'saved' },

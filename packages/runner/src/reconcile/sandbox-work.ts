@@ -105,6 +105,11 @@ export class SandboxWork {
     await this.#outcome.report('vm-ended', exit.guestEnd ?? exit.reason, exit);
   }
 
+  /** Reports the last observation again. */
+  async repeat(): Promise<void> {
+    await this.#outcome.repeat();
+  }
+
   /** Removes the VM and its resources; persistent data stays. */
   async end(): Promise<void> {
     await this.release();

@@ -100,7 +100,7 @@ export class Sandbox {
     if (assignment.desired === 'deleted') this.#deletion.abort(new Error('the sandbox is to be deleted'));
     if (!isNew && this.#steps.busy) return;
     if (!isNew && this.#state.isSettled(this.live !== undefined)) {
-      this.#state.repeat();
+      this.#steps.begin(async () => await this.#work.repeat());
       return;
     }
     this.converge();

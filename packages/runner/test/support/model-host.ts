@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import type { Origin } from '@releap/contract';
-import type { ForkOrigin } from '../../src/machine/index.ts';
+import { MemoryBlockedError, type ForkOrigin } from '../../src/machine/index.ts';
 import type { Assignment } from '../../src/reconcile/assignment.ts';
 import type { LiveSandbox, SandboxEvents, SandboxHost } from '../../src/reconcile/sandbox-host.ts';
 import type { SandboxRecord } from '../../src/reconcile/sandbox-record.ts';
@@ -47,6 +47,8 @@ export class ModelMachine {
   /** Violated invariants: any fails the test. */
   readonly violations: string[] = [];
   hostRun = 1;
+  /** Why memory cannot be resumed on this machine as it is now. */
+  obstacle: string | undefined;
   #next = 1;
 
   local(vmId: string): Local {
@@ -191,6 +193,7 @@ export class ModelHost implements SandboxHost {
     const local = this.#machine.local(vm_id);
     await this.#life.point('resume: begin');
     if (local.memory === undefined) throw new Error('there is no suspend image');
+    if (this.#machine.obstacle !== undefined) throw new MemoryBlockedError(this.#machine.obstacle);
     if (this.#machine.fails('resume')) throw new Error('no slot is free');
     signal.throwIfAborted();
     const dirty = local.memory;
@@ -269,6 +272,7 @@ export class ModelHost implements SandboxHost {
 
   async checkMemory(): Promise<void> {
     await this.#life.point('check memory');
+    if (this.#machine.obstacle !== undefined) throw new MemoryBlockedError(this.#machine.obstacle);
   }
 
   async discardMemory({ vm_id }: Assignment, _past: unknown, signal: AbortSignal): Promise<void> {
