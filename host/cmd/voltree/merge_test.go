@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"releap/host/internal/hosttest"
 	"releap/host/internal/volume/limbo"
 )
 
@@ -298,6 +300,25 @@ func TestAWriterOfAFileThatIsReplacedLosesNothing(t *testing.T) {
 			t.Fatalf("%d files in limbo", left())
 		}
 	})
+}
+
+func TestAFileInLimboStaysWhenTheClockIsSetBack(t *testing.T) {
+	hosttest.NeedsRoot(t, "owners of files")
+	first, second, store := pair(t, t.TempDir(), func(root string) { write(t, filepath.Join(root, "file"), []byte("base")) })
+	write(t, filepath.Join(first.data, "file"), []byte("theirs"))
+	second.merge(store, first.publish(store))
+	list := filepath.Join(second.state, "limbo.jsonl")
+	var item struct{ Since int64 }
+	must(t, json.Unmarshal([]byte(read(t, list)), &item))
+	ahead := fmt.Sprintf(`"since":%d`, item.Since+3600)
+	write(t, list, []byte(strings.ReplaceAll(read(t, list), fmt.Sprintf(`"since":%d`, item.Since), ahead)))
+	second.commit()
+	if left := read(t, list); left == "(none)" || strings.Contains(left, ahead) {
+		t.Fatalf("of the time before the clock was set back there is: %s", left)
+	}
+	backdate(t, second.state)
+	second.commit()
+	assertSame(t, read(t, list), "(none)")
 }
 
 // backdate makes files in limbo as old as they must be to be removed.

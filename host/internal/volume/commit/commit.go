@@ -224,6 +224,13 @@ func (c *committer) scan(root int, index *state.Index, known *known, next *state
 	if err == nil {
 		err = c.writer.Flush()
 	}
+	// What was written during the walk was hashed from memory. It must be on the disk before the commit can be accepted:
+	// after a power failure an older content would look like a newer change.
+	if err == nil {
+		if err = unix.Syncfs(root); err != nil {
+			err = fmt.Errorf("syncfs of the volume: %w", err)
+		}
+	}
 	if err != nil {
 		s.out.Abandon()
 		return nil, err

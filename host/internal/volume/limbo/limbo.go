@@ -99,7 +99,7 @@ func Sweep(kept *state.State, root int) ([]Conflict, error) {
 		}
 		return err
 	})
-	if err != nil || left == len(stays) {
+	if err != nil || (left == len(stays) && !s.isSetBack) {
 		return s.conflicts, err
 	}
 	if s.hasRescued { // the list is the only one that names them where they were
@@ -121,6 +121,9 @@ func Sweep(kept *state.State, root int) ([]Conflict, error) {
 		at++
 		if !stays[at-1] {
 			return nil
+		}
+		if now := time.Now().Unix(); item.Since > now {
+			item.Since = now
 		}
 		return next.Add(item)
 	})
@@ -173,6 +176,8 @@ type sweep struct {
 	conflicts  []Conflict
 	known      map[Conflict]bool
 	hasRescued bool
+	// The clock was set back since a file came here, and how long it has been here is not known: its grace begins again.
+	isSetBack bool
 }
 
 func (s *sweep) close() {
@@ -204,10 +209,8 @@ func (s *sweep) item(item *Item) (stays bool, err error) {
 	}
 	if stat.Ctime == item.Ctime && stat.Type() == manifest.File {
 		isFree, err := release(s.folder, item)
-		if err != nil || isFree {
-			return !isFree, err
-		}
-		return true, nil
+		s.isSetBack = s.isSetBack || item.Since > time.Now().Unix()
+		return !isFree, err
 	}
 	if stat.Ctime == item.Ctime { // links and FIFOs are not written to
 		return false, unix.Unlinkat(s.folder, item.Name, 0)
@@ -238,8 +241,7 @@ func (s *sweep) announce(path []byte, where string) error {
 
 // release removes the file if it has been in limbo for a while, no process has it open for writing, and it was not changed.
 func release(folder int, item *Item) (bool, error) {
-	age := time.Since(time.Unix(item.Since, 0))
-	if age >= 0 && age < grace {
+	if time.Since(time.Unix(item.Since, 0)) < grace {
 		return false, nil
 	}
 	fd, err := tree.OpenFile(folder, item.Name)

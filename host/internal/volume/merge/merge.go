@@ -182,6 +182,11 @@ func (m *merger) run(late []limbo.Conflict) error {
 	if err := m.stageAll(); err != nil {
 		return err
 	}
+	// No file is swapped in whose content a power failure could take back: the tree would have a file of zeros, and the
+	// next commit would publish it. What is staged from here on is fsynced by itself.
+	if err := unix.Syncfs(m.limbo); err != nil {
+		return fmt.Errorf("syncfs of the files to swap in: %w", err)
+	}
 	failpoint.Reach("voltree-staged")
 	for i := range m.changes {
 		if err := m.apply(i); err != nil {

@@ -220,7 +220,20 @@ func (m *merger) stage(number int, entry *manifest.Entry, from *anchor) (string,
 	if from != nil {
 		entry = nil
 	}
-	return m.finish(number, entry)
+	if name, err = m.finish(number, entry); err == nil && entry != nil && entry.Type == manifest.File {
+		err = m.fsync(name)
+	}
+	return name, err
+}
+
+// fsync makes a file of limbo durable.
+func (m *merger) fsync(name string) error {
+	fd, err := tree.OpenFile(m.limbo, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fsync(fd)
 }
 
 // finish gives a file that is written its attributes, if entry is not nil, and its name.
