@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { mkdir, mkdtemp, open, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { appendFile, mkdir, mkdtemp, open, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -336,6 +336,24 @@ describe('a chain of layers', () => {
     const grown = await growChain((await readChain(chain.folder)) as DiskChain);
     await dropUnused(grown);
     assert.ok((await contentOf(await compactChain(grown))).equals(expected));
+  });
+
+  it('whose manifest is an older one keeps the newer layer that has content, and removes an empty one', async () => {
+    const emptyDisks = new EmptyExt4Store(join(dir, 'cache'));
+    const chain = await createChain(emptyDisks, join(dir, 'older'), 16, 'journal');
+    const newer = await growChain(chain, true);
+    const name = newer.layers.at(-1) as string;
+    await appendFile(chainPath(newer, name), 'written by the guest');
+    await dropUnused(chain);
+    const parked = (await readdir(chain.folder)).filter((file) => file.startsWith('parked-'));
+    assert.equal(parked.length, 1);
+    assert.match(await readFile(join(chain.folder, parked[0] as string), 'latin1'), /written by the guest$/);
+    await growChain(chain, true);
+    await dropUnused(chain);
+    assert.deepEqual(
+      (await readdir(chain.folder)).filter((file) => file.endsWith(name)),
+      parked,
+    );
   });
 
   it('whose list is damaged is told from one that is not there', async () => {

@@ -183,6 +183,11 @@ export function mergedLayer(layers: readonly string[]): string {
   return `flat-${Math.max(0, ...layers.map(layerNumber))}.qcow2`;
 }
 
+/** Whether a file is a write layer that is newer than all layers of the chain. */
+export function isNewer({ layers }: DiskChain, name: string): boolean {
+  return name.startsWith('layer-') && layerNumber(name) > Math.max(-1, ...layers.map(layerNumber));
+}
+
 function layerNumber(name: string): number {
   return Number(/^(?:layer|flat)-(\d+)\./.exec(name)?.[1] ?? 0);
 }

@@ -1,9 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
+import { join } from 'node:path';
 import {
   chainPath,
   checkChain,
   DISK_FILE,
+  isNewer,
   identityOf,
   LAYERS_KEPT,
   mergedLayer,
@@ -11,6 +13,7 @@ import {
 } from './disk-chain.ts';
 import type { DiskChain } from './disk-chain.ts';
 import { contentId } from './lineage.ts';
+import { emptyQcow2Bytes } from './qcow2.ts';
 import { mergeLayers } from './qcow2-merge.ts';
 import { checkSpace } from './check-space.ts';
 
@@ -96,7 +99,22 @@ export async function unusedFiles({ folder, layers, base }: DiskChain): Promise<
   return names.filter((name) => DISK_FILE.test(name) && name !== base.file && !layers.includes(name));
 }
 
-/** Removes the files that the chain does not use. */
+/**
+ * Removes the files that the chain does not use. A layer with content that is newer than all of the chain is renamed instead: a
+ * power failure may have brought back an older manifest, and then it has the guest's newest writes.
+ */
 export async function dropUnused(chain: DiskChain): Promise<void> {
-  for (const name of await unusedFiles(chain)) await rm(chainPath(chain, name), { force: true });
+  for (const name of await unusedFiles(chain)) {
+    const path = chainPath(chain, name);
+    if (isNewer(chain, name) && !(await isEmpty(path, chain))) {
+      await rename(path, join(chain.folder, `parked-${Date.now()}-${name}`));
+    } else await rm(path, { force: true });
+  }
+}
+
+async function isEmpty(path: string, { bytes }: DiskChain): Promise<boolean> {
+  return await stat(path).then(
+    ({ size }) => size <= emptyQcow2Bytes(bytes),
+    () => true,
+  );
 }

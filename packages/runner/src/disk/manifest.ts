@@ -7,6 +7,7 @@ import { Compile } from 'typebox/compile';
 import { EMPTY_DISK_VERSION } from './empty-ext4.ts';
 import { exclusive } from './exclusive.ts';
 import { knownDigest } from './known-digests.ts';
+import { syncPath } from './sync-path.ts';
 
 /** The manifest of the disk in a folder. */
 export const MANIFEST_FILE = 'disk.json';
@@ -120,6 +121,8 @@ async function replace(folder: string, manifest: DiskManifest, durable: boolean)
   const path = join(folder, MANIFEST_FILE);
   await writeFile(`${path}.next`, JSON.stringify({ ...manifest, layers }), { mode: 0o600, flush: durable });
   await rename(`${path}.next`, path);
+  // btrfs does not persist a rename with a later fsync of another file in the folder.
+  if (durable) await syncPath(folder);
 }
 
 /**

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import type { PortMapping, RootSource } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { Assignment, Observation } from './assignment.ts';
+import { syncPath } from '../disk/sync-path.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
 
 /**
@@ -36,7 +37,7 @@ export class RecordStore {
 
   /**
    * A record that cannot be read stays: it shows that the sandbox exists and that its disk must be kept. Files are replaced
-   * atomically but not fsynced at each step, so one may be empty after a power failure.
+   * atomically but not fsynced at each step, so one may be empty, or an older one, after a power failure.
    */
   async load(log: Logger): Promise<LoadedRecords> {
     await mkdir(this.#folder, { recursive: true, mode: 0o700 });
@@ -75,6 +76,17 @@ export class RecordStore {
       await rm(next, { force: true });
       throw explainFullDisk(error, next, "the sandbox's record");
     }
+  }
+
+  /** Fsyncs the record of a sandbox, if it has one. */
+  async makeDurable(vmId: string): Promise<void> {
+    try {
+      await syncPath(this.path(vmId));
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') return;
+      throw error;
+    }
+    await syncPath(this.#folder);
   }
 
   async remove(vmId: string): Promise<void> {

@@ -5,6 +5,8 @@ import { bootId } from '../vmm/process-identity.ts';
 import type { SandboxHistory } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 
+/** Statuses that last: after a power failure the record must not be one of before. */
+const LASTING: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
 const TELLS_MANIFEST: ReadonlySet<ObservedStatus> = new Set(['running', 'stopped', 'paused']);
 
 /** Desired and observed state of a sandbox: on disk, and reported to control. */
@@ -33,8 +35,11 @@ export class SandboxState {
     this.vmId = assignment.vm_id;
     this.assignment = assignment;
     this.served = assignment;
-    this.past = { manifest: record?.manifest, ports: record?.ports };
     this.hostRestarted = record?.bootId !== undefined && record.bootId !== bootId();
+    // A power failure may have brought back an older record: its ports may be another sandbox's by now. That there were
+    // some says that it has run.
+    const ports = record?.ports !== undefined && this.hostRestarted ? [] : record?.ports;
+    this.past = { manifest: record?.manifest, ports };
     this.#observation = record?.observation ?? {
       vm_id: assignment.vm_id,
       generation: assignment.generation,
@@ -78,11 +83,19 @@ export class SandboxState {
     const record = { assignment, observation: this.#observation, ...this.past, bootId: bootId() };
     try {
       await this.#records.save(record);
+      if (LASTING.has(status)) this.#makeDurable();
     } catch (error) {
       if (status === 'building' || status === 'booting') throw error;
       this.#log.error({ err: error, status }, 'the record of the sandbox could not be written');
     }
     if (tell) this.#report(this.#observation);
+  }
+
+  /** In the background: a report does not wait for the disk. */
+  #makeDurable(): void {
+    this.#records.makeDurable(this.vmId).catch((error: unknown) => {
+      this.#log.warn({ err: error }, 'the record of the sandbox could not be fsynced');
+    });
   }
 
   /** Reports the last observation again. */

@@ -7,10 +7,10 @@ import { DESCRIPTORS, JAILED_VMM, shareDescriptor, SOCKETS } from './places.ts';
 import { vmmCommand } from './vmm-store.ts';
 
 /**
- * Sufficient for three sockets, three disks with their backing chains, eight shared folders, tap, memory, state, event and timer
- * descriptors.
+ * Sufficient for three sockets, three disks with their backing chains of 96 layers, eight shared folders with four descriptors each,
+ * tap, memory, state, event and timer descriptors, and under KVM two descriptors of each of 64 virtual CPUs and two of each queue.
  */
-const OPEN_FILES_MAX = 256;
+const OPEN_FILES_MAX = 1024;
 /** vCPU, I/O and migration threads and copy-on-write clones: all processes of one slot's user. */
 const THREADS_MAX = 512;
 

@@ -129,6 +129,7 @@ export class RunnerLife {
   }
 
   readonly records = {
+    makeDurable: async (): Promise<void> => undefined,
     save: async (record: SandboxRecord): Promise<void> => {
       await this.point(`before the record says ${record.observation.status}`);
       if (this.machine.fails('record')) throw new Error('the disk is full');
