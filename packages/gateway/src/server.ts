@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 import {
   ApiError,
   type GatewayTarget,
@@ -10,6 +11,7 @@ import {
   newUuid,
   REQUEST_ID_HEADER,
   requestIdSource,
+  unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import { type GrantLease, Grants } from './control/grants.ts';
@@ -70,6 +72,9 @@ export interface GatewayOptions {
   limits?: Partial<GatewayLimits>;
 }
 
+/** How often it is looked whether all has ended. */
+const DRAIN_POLL_MS = 200;
+
 /** Of functions, beside those of `kinds`. */
 const FUNCTION_KINDS = ['function', 'function-instance'];
 
@@ -83,6 +88,12 @@ export interface Gateway {
   ssh: Pick<SshServer, 'port' | 'hostKeys'> | undefined;
   /** Calls of functions, and their instances. */
   functions(): DispatcherLoad;
+  /**
+   * Lets open requests and connections end, for at most this long: `/healthz` answers 503, connections are not kept alive, and calls of
+   * functions without an instance here are refused. Resolves when nothing is open; `close` follows.
+   * @param hurry aborted to end it early
+   */
+  drain(ms: number, hurry?: AbortSignal): Promise<void>;
   /** Refuses new requests, and after a grace period ends open ones. */
   close(): Promise<void>;
 }
@@ -127,6 +138,9 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     bodyMs: limits.idleMs,
   });
   const tunnels = new Set<Duplex>();
+  let isDraining = false;
+  /** Requests that are not answered yet. */
+  let open = 0;
   let front: PreviewFront | undefined;
   const newRequestId = requestIdSource();
   const requestIdOf = (request: IncomingMessage): string => newRequestId(request.headers[REQUEST_ID_HEADER]);
@@ -148,10 +162,12 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   const isPreview = ({ headers }: RequestHead): boolean =>
     previews !== undefined && parsePreviewHost(headers.host, previews.domain) !== undefined;
   /** What the gateway answers without a target. */
-  const ownAnswer = (head: RequestHead): object | undefined =>
-    head.url === '/healthz' && (head.method === 'GET' || head.method === 'HEAD')
-      ? { status: 'ok' }
-      : sshRoutes?.hostKeys(head);
+  const ownAnswer = (head: RequestHead): object | undefined => {
+    if (head.url !== '/healthz' || (head.method !== 'GET' && head.method !== 'HEAD'))
+      return sshRoutes?.hostKeys(head);
+    if (isDraining) throw unavailable('the gateway is stopping');
+    return { status: 'ok' };
+  };
 
   /** Further requests of this kind go straight to the sandbox, if the engine can. */
   const offer = ({ target, token }: Route, upstream: Upstream, lease: GrantLease): void => {
@@ -166,6 +182,9 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
 
   const serve = async (request: IncomingMessage, response: ServerResponse, expectsContinue: boolean) => {
     response.on('error', () => {});
+    open++;
+    response.once('close', () => open--);
+    if (isDraining) response.shouldKeepAlive = false;
     // The engine names the credential of one request only on each of these connections.
     if (engineClientOf(request.socket)?.refused === true) response.shouldKeepAlive = false;
     const requestId = requestIdOf(request);
@@ -305,6 +324,18 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     tls: front?.tls,
     ssh,
     functions: () => dispatcher.load(),
+    async drain(ms, hurry) {
+      isDraining = true;
+      dispatcher.drain();
+      const deadline = performance.now() + ms;
+      const isBusy = async (): Promise<boolean> =>
+        open + tunnels.size + (ssh?.connections() ?? 0) > 0 ||
+        ((await front?.engine()?.connections()) ?? 0) > 0;
+      while (performance.now() < deadline && (await isBusy())) {
+        await sleep(Math.min(DRAIN_POLL_MS, ms), undefined, { signal: hurry }).catch(() => undefined);
+        if (hurry?.aborted === true) return;
+      }
+    },
     close: async () => {
       const closed = once(server, 'close');
       server.close();

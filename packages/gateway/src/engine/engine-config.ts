@@ -44,6 +44,8 @@ export const enginePaths = (folder: string) => ({
 /** Sockets of the gateway in the jail: for requests that no route is known for, and for those whose lane refused to connect. */
 export const GATEWAY_SOCKETS = { unknown: 'gateway.sock', refused: 'refused.sock' } as const;
 
+export const PREVIEW_FRONTEND = 'previews';
+
 const address = ({ host, port }: { host: string; port: number }): string =>
   host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
 
@@ -108,7 +110,7 @@ ${error(502, 'the server at port %[var(txn.port)] of the sandbox did not answer'
 ${error(503, 'the preview gateway is restarting; try again')}
 ${error(504, 'the server at port %[var(txn.port)] of the sandbox did not answer in time')}
 
-frontend previews
+frontend ${PREVIEW_FRONTEND}
   bind ${address(config.http)}
 ${tls === undefined ? '' : `  bind ${address(tls)} ssl crt ${paths.certificate} alpn h2,http/1.1\n`}  unique-id-format %[var(txn.credential)]
   acl has_request_id var(txn.request_id) -m found

@@ -9,7 +9,13 @@ import type { GrantLease, Grants } from '../control/grants.ts';
 import type { TlsOptions } from '../http/tls-listener.ts';
 import { AddressHolds } from './address-holds.ts';
 import { AdminSocket } from './admin-socket.ts';
-import { type EngineConfig, enginePaths, GATEWAY_SOCKETS, renderEngineConfig } from './engine-config.ts';
+import {
+  type EngineConfig,
+  enginePaths,
+  GATEWAY_SOCKETS,
+  PREVIEW_FRONTEND,
+  renderEngineConfig,
+} from './engine-config.ts';
 import { listenForEngine } from './engine-listener.ts';
 import { type Haproxy, startHaproxy } from './haproxy.ts';
 import { Lanes } from './lanes.ts';
@@ -153,6 +159,13 @@ export class Engine {
   /** The engine could not connect where a route led to. */
   refused(host: string, token: string | null): void {
     this.#lanes.refused(host, token);
+  }
+
+  /** Of clients. */
+  async connections(): Promise<number> {
+    if (!this.#isUp) return 0;
+    const [header = '', row = ''] = (await this.#run(`show stat ${PREVIEW_FRONTEND} 1 -1`)).split('\n');
+    return Number(row.split(',')[header.split(',').indexOf('scur')] ?? 0);
   }
 
   async close(): Promise<void> {

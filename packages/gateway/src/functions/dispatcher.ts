@@ -92,6 +92,7 @@ export class Dispatcher {
   /** Requests that wait, of all versions. */
   #waiting = 0;
   #isClosed = false;
+  #isDraining = false;
 
   constructor(options: DispatcherOptions) {
     this.#options = options;
@@ -121,7 +122,8 @@ export class Dispatcher {
    */
   async acquire(called: GatewayFunction, signal: AbortSignal, isPatient: boolean): Promise<Slot> {
     signal.throwIfAborted();
-    if (this.#isClosed) throw unavailable('the gateway is stopping');
+    if (this.#isClosed || (this.#isDraining && this.#versions.get(called.version_id)?.isServing !== true))
+      throw unavailable('the gateway is stopping; try again');
     const version = this.#versionOf(called);
     const { waiting, waitingOfVersion } = this.#options.limits;
     if (this.#waiting >= waiting || version.waiting >= waitingOfVersion)
@@ -144,6 +146,11 @@ export class Dispatcher {
     if (instances.length === 0) return;
     const ids = new Set(instances);
     for (const version of this.#versions.values()) version.retire(ids);
+  }
+
+  /** No version gets its first instance any more. */
+  drain(): void {
+    this.#isDraining = true;
   }
 
   close(): void {
@@ -211,6 +218,10 @@ class Version {
 
   get isEmpty(): boolean {
     return this.#queue.isEmpty;
+  }
+
+  get isServing(): boolean {
+    return this.#queue.isServing;
   }
 
   load(): ReturnType<VersionQueue<Waiter>['load']> {

@@ -51,6 +51,8 @@ export interface SshServer {
   hostKeys: readonly HostKey[];
   /** Serves a connection that was authenticated by other means, over any transport. */
   serve(transport: Duplex, address: string, login: Login): void;
+  /** Open ones, over any transport. */
+  connections(): number;
   close(): Promise<void>;
 }
 
@@ -172,6 +174,7 @@ export async function startSshServer(options: SshServerOptions): Promise<SshServ
     port,
     hostKeys,
     serve: accept,
+    connections: () => open.size,
     close: async () => {
       const closed = once(server, 'close');
       server.close();

@@ -7,6 +7,7 @@ import { connect as connectHttp2, type IncomingHttpHeaders, type IncomingHttpSta
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { connect as connectTls } from 'node:tls';
 import { testAuthority } from '@releap/testing/certificates';
 import { eventually } from '@releap/testing/eventually';
@@ -120,4 +121,30 @@ test('HTTP/2 and TLS in front: requests, events and the sign-in of a browser; a 
   } finally {
     session.close();
   }
+});
+
+test('a gateway that drains waits for requests that the engine has led past it', async () => {
+  const host = world.hostOf('public-drained');
+  const own = await world.gateway('drained');
+  const port = own.previews?.port ?? 0;
+  await eventually('a route', async () => {
+    assert.equal((await call(port, host)).status, 200);
+    return (await world.routed('drained')) > 0;
+  });
+  const finish = Promise.withResolvers<void>();
+  world.serve = (_request, response) => {
+    response.write('begin ');
+    void finish.promise.then(() => response.end('end'));
+  };
+  world.seen = [];
+  const answered = call(port, host);
+  await eventually('the request', () => world.seen.length > 0);
+  const drained = own.drain(60_000);
+  let isOver = false;
+  void drained.then(() => (isOver = true));
+  await sleep(500);
+  assert.equal(isOver, false);
+  finish.resolve();
+  assert.equal((await answered).body.toString(), 'begin end');
+  await drained;
 });

@@ -100,3 +100,36 @@ test('idle instances are given up after their time, under pressure, and when the
   assert.equal(world.control.recorded.at(-1)?.function_id, world.called.id, 'recorded before it stops');
   await until(() => world.control.released.includes(world.starts[2]?.id ?? -1));
 });
+
+test('a gateway that drains finishes open calls, takes none that need a new instance, and says so at /healthz', async () => {
+  const own = await world.gateway();
+  const finish = Promise.withResolvers<void>();
+  world.handler = (request, response) => {
+    request.resume();
+    response.write('begin ');
+    void finish.promise.then(() => response.end('end'));
+  };
+  const open = await call('x', {}, own);
+  const drained = own.drain(60_000);
+  const health = await fetch(`http://127.0.0.1:${own.port}/healthz`);
+  assert.deepEqual([health.status, health.headers.get('connection')], [503, 'close']);
+  world.define();
+  const other = await call('x', {}, own);
+  assert.deepEqual(
+    [other.status, other.headers.get('connection'), await other.json()],
+    [503, 'close', { error: 'the gateway is stopping; try again' }],
+  );
+  finish.resolve();
+  assert.equal(await open.text(), 'begin end');
+  await drained;
+
+  world.handler = (_request, response) => void response.write('endless');
+  const late = await world.gateway();
+  const endless = await call('x', {}, late);
+  const hurry = new AbortController();
+  const ended = late.drain(60_000, hurry.signal);
+  hurry.abort();
+  await ended;
+  await late.close();
+  await assert.rejects(endless.text());
+});

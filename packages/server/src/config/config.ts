@@ -28,6 +28,7 @@ export interface Config {
   toolboxUrl?: string;
   previewDomain?: string;
   previewPort?: number;
+  gatewayDrainS: number;
   previewEngine: 'haproxy' | 'none';
   previewUrl?: string;
   previewTls?: PreviewTls;
@@ -157,6 +158,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     toolboxUrl: toolboxUrlOf(url('RELEAP_TOOLBOX_URL')),
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     previewPort: get('RELEAP_PREVIEW_PORT'),
+    gatewayDrainS: get('RELEAP_GATEWAY_DRAIN_S'),
     previewEngine: get('RELEAP_PREVIEW_ENGINE'),
     previewUrl: url('RELEAP_PREVIEW_URL'),
     previewTls,

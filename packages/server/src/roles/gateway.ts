@@ -14,7 +14,7 @@ import { startPreviewCertificate } from './preview-certificate.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The data plane: what reaches a sandbox from outside. */
-export async function gatewayRole({ config, log }: RoleContext): Promise<RunningRole> {
+export async function gatewayRole({ config, log, supervised }: RoleContext): Promise<RunningRole> {
   const missing = (): never => {
     throw new Error(`the role gateway needs RELEAP_GATEWAY_TOKEN, or ${tokenFile(config, 'gateway')}`);
   };
@@ -47,10 +47,18 @@ export async function gatewayRole({ config, log }: RoleContext): Promise<Running
   functionMetrics(registry, () => gateway.functions());
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();
+  // The service of one machine stops as a whole: what its requests lead to ends, too.
+  const drainMs = supervised ? 0 : config.gatewayDrainS * 1000;
+  const hurry = new AbortController();
   return {
     facts: { url: config.toolboxUrl ?? toolboxUrlOf(`http://${urlHost(config.host)}:${gateway.port}`) },
     stop: close,
-    detach: close,
+    async detach() {
+      await gateway.drain(drainMs, hurry.signal);
+      await close();
+    },
+    drainMs,
+    hurry: () => hurry.abort(),
   };
 }
 

@@ -27,6 +27,10 @@ export interface RunningRole {
   stop(): Promise<void>;
   /** Only this process ends, another takes over: leave sandboxes running. */
   detach(): Promise<void>;
+  /** How long `detach` waits for open requests at most, in milliseconds. */
+  drainMs?: number;
+  /** At a second signal: `detach` waits no longer. */
+  hurry?: () => void;
 }
 
 /**
@@ -57,6 +61,7 @@ export async function runRole(
   };
 
   let ending = false;
+  let running: RunningRole | undefined;
   const starting = startLocked(role, config, supervised, log, start);
   const once = (how: () => void) => (): void => {
     if (ending) return;
@@ -67,7 +72,7 @@ export async function runRole(
   const detach = once(() =>
     end(
       async () => (await Promise.race([starting, Promise.resolve(undefined)]))?.detach(),
-      DETACH_DEADLINE_MS,
+      DETACH_DEADLINE_MS + (running?.drainMs ?? 0),
     ),
   );
   process.once('disconnect', () => {
@@ -77,13 +82,14 @@ export async function runRole(
   });
   // The supervisor may have died while this program was being loaded.
   if (supervised && !process.connected) detach();
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, detach);
+  for (const signal of ['SIGTERM', 'SIGINT'] as const)
+    process.on(signal, () => (ending ? running?.hurry?.() : detach()));
   process.on('message', (message: SupervisorMessage) => {
     if (message.type === 'stop') once(() => end(async () => (await starting).stop()))();
   });
 
   try {
-    const running = await starting;
+    running = await starting;
     send({ type: 'started', facts: running.facts });
     void running.linked?.then(() => send({ type: 'linked' }));
     log.debug(running.facts, `${role} started`);

@@ -41,6 +41,15 @@ export const NETWORK = {
     description: 'Port of the gateway: exec, files and previews of sandboxes. 0 takes a free one.',
     group: 'Network',
   }),
+  RELEAP_GATEWAY_DRAIN_S: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 86_400 }),
+    default: 300,
+    unit: 's',
+    description:
+      'How long a gateway that runs by itself waits for open requests and connections when it is stopped; a second signal ends that. Its ' +
+      '`/healthz` answers 503 meanwhile. The service of one machine does not wait.',
+    group: 'Network',
+  }),
   RELEAP_SSH_HOST: variable({
     schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
     defaultText: '`RELEAP_HOST`',
