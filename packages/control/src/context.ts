@@ -28,6 +28,7 @@ import { createIdempotency, type Idempotency } from './idempotency/idempotency.t
 import { createBuildQueue, type BuildQueue } from './images/build-queue.ts';
 import { createImageReader, type ReadImage } from './images/resolve-root.ts';
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+import { createKeyAudit, type KeyAudit } from './management/key-audit.ts';
 import { transitionMetrics } from './metrics/instruments.ts';
 import type { ContextOptions } from './options.ts';
 import { createRegions, type Regions } from './regions/regions.ts';
@@ -75,6 +76,8 @@ export interface ControlContext {
   readonly hosts: HostClient;
   readonly authenticator: Authenticator;
   readonly callers: CallerAuthenticator;
+  /** Records what API keys change. */
+  readonly keyAudit: KeyAudit;
   readonly idempotency: Idempotency;
   readonly regions: Regions;
   readonly lifecycle: Lifecycle;
@@ -267,6 +270,7 @@ export async function createContext(
     egressRoot,
     hosts,
     authenticator,
+    keyAudit: createKeyAudit({ database, log }),
     callers: createCallerAuthenticator(database, options.oidc, log),
     idempotency,
     regions: createRegions(database),

@@ -121,9 +121,11 @@ export const AuditEntry = Type.Object({
   id: Uuid,
   created_at: Stamp,
   actor: Type.Object({
-    kind: Type.Enum(['user', 'operator', 'system'] as const),
+    kind: Type.Enum(['user', 'api_key', 'operator', 'system'] as const),
     id: Type.Union([Type.String(), Type.Null()]),
-    name: Type.Union([Type.String(), Type.Null()], { description: 'Their e-mail address at the time.' }),
+    name: Type.Union([Type.String(), Type.Null()], {
+      description: 'The e-mail address of a user, or the name of an API key, at the time.',
+    }),
   }),
   action: Type.String({ description: 'As in `member.remove`.' }),
   target: Type.Object({ kind: Type.String(), id: Type.String() }),

@@ -8,6 +8,7 @@ import { answerCompatError, answerUnlisted } from '../compat/errors.ts';
 import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
+import type { KeyAudit } from '../management/key-audit.ts';
 import { audited } from '../operator/audit.ts';
 import {
   type AsyncGuard,
@@ -43,6 +44,7 @@ export interface Planes {
 export interface PlanesOptions {
   authenticator: Authenticator;
   callers: CallerAuthenticator;
+  keyAudit: KeyAudit;
   idempotency: Idempotency;
   database: Database;
   tokens: ControlTokens;
@@ -70,7 +72,7 @@ export interface MountablePlanes {
 }
 
 export function createPlanes(options: PlanesOptions): MountablePlanes {
-  const { authenticator, callers, tokens, runnerCredentials } = options;
+  const { authenticator, callers, keyAudit, tokens, runnerCredentials } = options;
   const shared = { idempotency: options.idempotency, onAnswer: options.onAnswer };
   const limiter = createRateLimiter(options.rateLimits ?? NO_RATE_LIMITS);
   const guards = { workload: workloadGuard(authenticator, limiter), address: publicGuard(limiter) };
@@ -81,14 +83,18 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
       unguarded: Object.values<Operation>(operations).filter(({ rateLimited }) => rateLimited === false),
       ...shared,
     }),
-    workload: createPlane<'workload'>({ guard: guards.workload, ...shared }),
-    compat: createPlane<'workload'>({
-      guard: guards.workload,
-      prefix: COMPAT_PREFIX,
-      answerNotFound: answerUnlisted,
-      answerError: answerCompatError,
-      ...shared,
-    }),
+    workload: keyAudit.audited(
+      createPlane<'workload'>({ guard: guards.workload, ...shared }),
+    ),
+    compat: keyAudit.audited(
+      createPlane<'workload'>({
+        guard: guards.workload,
+        prefix: COMPAT_PREFIX,
+        answerNotFound: answerUnlisted,
+        answerError: answerCompatError,
+        ...shared,
+      }),
+    ),
     management: createPlane<'management'>({ guard: managementGuard(callers, limiter), ...shared }),
     operator: audited(
       createPlane<'operator'>({ guard: operatorGuard(tokens.operator), ...shared }),

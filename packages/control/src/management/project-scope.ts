@@ -14,6 +14,7 @@ export interface ProjectScope {
   audit(action: string, target: { kind: string; id: string }): Within | undefined;
 }
 
+/** Changes by API keys are recorded where operations are registered (key-audit.ts). */
 export function scopeOfKey({ projectId }: Principal): ProjectScope {
   return { id: projectId, audit: () => undefined };
 }
