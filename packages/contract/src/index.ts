@@ -1,5 +1,6 @@
 export * from './compat/index.ts';
 export * from './gateway/address-stream.ts';
+export * from './gateway/idle-guest.ts';
 export * from './gateway/entrypoint.ts';
 export * from './gateway/function-calls.ts';
 export * from './gateway/messages.ts';

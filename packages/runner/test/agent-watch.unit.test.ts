@@ -9,9 +9,11 @@ it('an agent that does not respond for a while is reported once, and again when 
   let answers = true;
   let isExcused = false;
   let pings = 0;
+  let onPing = (): unknown => undefined;
   const watch = new AgentWatch({
     ping: async () => {
       pings += 1;
+      onPing();
       if (!answers) throw new Error('the guest agent did not answer a ping');
     },
     isExcused: () => isExcused,
@@ -37,6 +39,14 @@ it('an agent that does not respond for a while is reported once, and again when 
     await rounds(2);
     assert.equal(watch.isSilent, false);
     assert.deepEqual(told.slice(1), ['the agent answers again']);
+    // The guest is stopped after it was asked.
+    answers = false;
+    onPing = () => (isExcused = true);
+    for (let round = 0; round < 5; round += 1) {
+      await rounds(1);
+      isExcused = false;
+    }
+    assert.equal(watch.isSilent, false);
     const before = pings;
     isExcused = true;
     await rounds(3);

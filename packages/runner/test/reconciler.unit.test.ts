@@ -193,6 +193,7 @@ it('nothing starts once the service stops', async () => {
 async function adopt(agentSocketPath: string, detach = (): void => undefined): Promise<LiveSandbox> {
   const no = async (): Promise<boolean> => false;
   const vm = {
+    dir: folder,
     onExit: () => undefined,
     onUnblocked: () => undefined,
     isBlockedOnSpace: no,

@@ -5,6 +5,7 @@ import type { ImageBuilds } from '../build/image-builds.ts';
 import { registerDeniedEgress } from '../data/denied-routes.ts';
 import { registerEntrypoint } from '../data/entrypoint-routes.ts';
 import { registerBuildLogs, registerLogs } from '../data/log-routes.ts';
+import { registerIdle } from '../data/idle-routes.ts';
 import { registerStores } from '../data/store-routes.ts';
 import { registerUsage } from '../data/usage-routes.ts';
 import { readLog } from '../logs/log-file.ts';
@@ -36,6 +37,7 @@ export async function registerDataRoutes(app: FastifyInstance, parts: DataRoutes
     live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
   });
   registerEntrypoint(app, async (vmId) => (await reconciler.get(vmId)?.live?.guest())?.entrypoint);
+  registerIdle(app, (vmId) => reconciler.get(vmId));
   registerUsage(app, (vmId) => meter.usageOf(vmId));
   registerDeniedEgress(
     app,

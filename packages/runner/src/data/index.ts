@@ -5,4 +5,5 @@ export { AddressStreams } from '../ports/address-streams.ts';
 export { type PortHost, registerPortStreams } from '../ports/port-stream.ts';
 export { registerToolbox } from '../toolbox/index.ts';
 export { type DataServer, startDataServer } from './data-server.ts';
+export { type IdleSandbox, registerIdle } from './idle-routes.ts';
 export { type LogKind, registerBuildLogs, registerLogs } from './log-routes.ts';

@@ -53,6 +53,8 @@ export class AgentWatch {
       log.info('the agent of a guest answers again');
       tell('the agent answers again');
     } catch (error) {
+      // It was stopped after it was asked.
+      if (isExcused()) return;
       this.#failures += 1;
       if (wasSilent || !this.isSilent) return;
       log.error({ err: error }, 'the agent of a guest does not answer; the guest may hang');

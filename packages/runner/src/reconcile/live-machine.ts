@@ -16,6 +16,7 @@ import type {
   TakeVmm,
 } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
+import { IdleStop } from '../vmm/idle-stop.ts';
 import type { AgentConnection } from './agent-connection.ts';
 import { AgentWatch } from './agent-watch.ts';
 import { ShareWatch } from './share-watch.ts';
@@ -38,6 +39,8 @@ export interface LiveMachineOptions {
   assignment: Assignment;
   machines: Machines;
   running: RunningVm;
+  /** An earlier runner has stopped it because it was idle. */
+  isFrozen?: boolean;
   agent: AgentConnection;
   logs: Logs;
   addresses: Addresses;
@@ -60,6 +63,7 @@ export class LiveMachine implements LiveSandbox {
   readonly #closing = new AbortController();
   readonly #watch: AgentWatch;
   readonly #shares: ShareWatch;
+  readonly #idle: IdleStop;
   /** The compacted layer that is being written; undefined when there is none. */
   #writing: Promise<DiskChain | undefined> = Promise.resolve(undefined);
 
@@ -70,6 +74,7 @@ export class LiveMachine implements LiveSandbox {
     this.entrypoint = options.logs.entrypoint;
     this.#log = options.log.child({ vm: options.assignment.vm_id });
     const { vm } = options.running;
+    this.#idle = new IdleStop(vm, options.isFrozen ?? false);
     this.#watch = new AgentWatch({
       ping: async (deadlineMs) => await (await this.guest()).ping(deadlineMs),
       isExcused: () => vm.isStopped || vm.waitsForSpace,
@@ -88,6 +93,7 @@ export class LiveMachine implements LiveSandbox {
     this.#shares.close();
     readCounters();
     try {
+      await this.thaw();
       await powerOff(running, await this.guest(), graceMs, hurry);
     } catch (error) {
       this.#log.warn({ err: error }, 'the guest did not power off; its VMM is ended');
@@ -99,6 +105,7 @@ export class LiveMachine implements LiveSandbox {
     const { assignment, machines, running } = this.#options;
     const vmId = assignment.vm_id;
     this.#refuseWithVolumes('paused');
+    await this.thaw();
     await checkGuestHasSpace(running.vm);
     const guest = await this.guest();
     await guest.sync({ deadlineMs: SYNC_DEADLINE_MS }).catch((error: unknown) => {
@@ -138,6 +145,18 @@ export class LiveMachine implements LiveSandbox {
     await this.#options.running.vm.pauseForSpace(isShort);
   }
 
+  get isFrozen(): boolean {
+    return this.#idle.isFrozen;
+  }
+
+  async freeze(turn: string): Promise<void> {
+    await this.#idle.freeze(turn);
+  }
+
+  async thaw(turn?: string): Promise<boolean> {
+    return await this.#idle.thaw(turn);
+  }
+
   async setClock(hurry: AbortSignal): Promise<void> {
     const gone = Promise.withResolvers<never>();
     const onAbort = (): void => gone.reject(new Error('the wait was cancelled'));
@@ -163,6 +182,7 @@ export class LiveMachine implements LiveSandbox {
   async fork(child: string): Promise<ForkOrigin> {
     this.#refuseWithVolumes('forked');
     const { machines, takeVmm } = this.#options;
+    await this.thaw();
     return await machines.captures.fork(this.#source(), child, takeVmm);
   }
 
@@ -175,6 +195,7 @@ export class LiveMachine implements LiveSandbox {
     const { machines, findImage } = this.#options;
     if (kind === 'full') this.#refuseWithVolumes('captured with its memory');
     using image = await findImage(manifest);
+    await this.thaw();
     return await machines.captures.snapshot(id, kind, this.#source(), image, parentId);
   }
 

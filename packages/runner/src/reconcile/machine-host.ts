@@ -6,6 +6,7 @@ import { LogFile } from '../logs/log-file.ts';
 import type { ForkOrigin, LocalState, RunningVm } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
 import { guestSize } from '../template/machine-size.ts';
+import { adoptFrozen } from '../vmm/idle-stop.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { AgentConnection } from './agent-connection.ts';
 import { flushMemory } from './flush-memory.ts';
@@ -273,12 +274,13 @@ export class MachineHost implements SandboxHost {
       running = await machines.adopt(vmId, { onConsole: (chunk) => logs.console.write(chunk) });
       void watch(running, events);
       agent.adopt(running.agentSocketPath);
+      const isFrozen = await adoptFrozen(running.vm);
       // A guest that is blocked on ENOSPC responds when there is space.
-      if (!(await running.vm.isBlockedOnSpace())) {
+      if (!isFrozen && !(await running.vm.isBlockedOnSpace())) {
         await this.#restored.recoverPaused(assignment, past, { running, agent }, patience);
       }
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
-      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
+      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports, isFrozen);
     } catch (error) {
       agent.close();
       running?.vm.detach();
@@ -375,6 +377,7 @@ export class MachineHost implements SandboxHost {
     logs: Logs,
     vmIp: string,
     ports: PortMapping[],
+    isFrozen = false,
   ): Promise<LiveSandbox> {
     const { machines, warm, meter, listenHost, log } = this.#options;
     const vmId = assignment.vm_id;
@@ -384,6 +387,7 @@ export class MachineHost implements SandboxHost {
       assignment,
       machines,
       running,
+      isFrozen,
       agent,
       logs,
       addresses: { vm_ip: vmIp, host_ip: listenHost, port_map: ports },

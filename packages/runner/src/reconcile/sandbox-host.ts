@@ -76,6 +76,12 @@ export interface LiveSandbox {
   pauseForSpace(isShort: () => boolean): Promise<void>;
   /** Sets the guest's clock. Its processes must not be frozen. `hurry` ends the waiting. */
   setClock(hurry: AbortSignal): Promise<void>;
+  /** Whether its virtual processors are stopped because it is idle. */
+  readonly isFrozen: boolean;
+  /** Stops its virtual processors (see `IdleTurn`). @throws ApiError 409 after a thaw of another turn */
+  freeze(turn: string): Promise<void>;
+  /** Resumes them. @returns whether they were stopped: the guest's clock was, too */
+  thaw(turn?: string): Promise<boolean>;
   /** Closes sockets and files of this process; the VMM runs on. */
   close(): Promise<void>;
 }

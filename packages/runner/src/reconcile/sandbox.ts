@@ -1,3 +1,4 @@
+import { conflict } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { Assignment, Observation } from './assignment.ts';
 import type { SnapshotFacts } from '../machine/index.ts';
@@ -17,6 +18,8 @@ export interface SandboxDeps {
   log: Logger;
 }
 
+/** A call waits for the clock of a thawed guest for so long; a guest that does not answer gets the call all the same. */
+const THAWED_CLOCK_MS = 1_000;
 /** Delay before a guest's clock is set again; it doubles with each failure. */
 const CLOCK_RETRY_MS = { first: 1_000, most: 60_000 };
 
@@ -189,13 +192,44 @@ export class Sandbox {
     clearTimeout(this.#clockRetry);
     if (live === undefined) return;
     this.#steps
-      .runExclusive(async (signal) => await live.setClock(signal))
+      .runExclusive(async (signal) => {
+        // A thaw sets it.
+        if (!live.isFrozen) await live.setClock(signal);
+      })
       .catch((error: unknown) => {
         if (this.live !== live) return;
         this.#log.warn({ err: error, retryMs }, 'the clock of a guest could not be set');
         const next = Math.min(2 * retryMs, CLOCK_RETRY_MS.most);
         this.#clockRetry = setTimeout(() => this.setClock(next), retryMs).unref();
       });
+  }
+
+  /** Stops its virtual processors, as it is idle. @throws ApiError 409 when it does not run, or after a thaw of another turn */
+  async freeze(turn: string): Promise<void> {
+    await this.#steps.runExclusive(async () => {
+      const live = this.#running();
+      await live.freeze(turn);
+    });
+  }
+
+  /** Resumes them, and sets the guest's clock. @throws ApiError 409 when it does not run */
+  async thaw(turn: string): Promise<void> {
+    const live = await this.#steps.runExclusive(async (signal) => {
+      const live = this.#running();
+      if (!(await live.thaw(turn))) return undefined;
+      const patience = AbortSignal.any([signal, AbortSignal.timeout(THAWED_CLOCK_MS)]);
+      return await live.setClock(patience).then(
+        () => undefined,
+        () => live,
+      );
+    });
+    if (live !== undefined && live === this.live) this.setClock();
+  }
+
+  #running(): LiveSandbox {
+    const { status } = this.#state.observation;
+    if (this.live === undefined) throw conflict(`the sandbox is ${status}, and must be running`);
+    return this.live;
   }
 
   /** Step queue of the source, if this is a fork that was not captured yet. */

@@ -382,6 +382,9 @@ export class ModelHost implements SandboxHost {
         return origin as unknown as ForkOrigin;
       },
       compactDisk: async () => undefined,
+      isFrozen: false,
+      freeze: async () => undefined,
+      thaw: async () => false,
       setClock: async () => undefined,
       close: async () => void life.events.delete(vmId),
     };
