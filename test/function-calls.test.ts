@@ -1,5 +1,9 @@
 /** Calls of functions whose handlers run in micro-VMs, at the base URL and at a gateway, also when handlers misbehave. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { after, before, test } from 'node:test';
 import { eventually } from '@releap/testing/eventually';
 import type { Service } from '@releap/testing/service';
@@ -12,6 +16,7 @@ case "$QUERY_STRING" in
   mode=die) killall -9 httpd ;;
   mode=hang) exec sleep 3600 ;;
   mode=headers) printf 'Content-Type: text/plain\\r\\n\\r\\n'; exec env ;;
+  mode=date) printf 'Content-Type: text/plain\\r\\n\\r\\n'; exec date +%s ;;
   mode=events) printf 'Content-Type: text/event-stream\\r\\n\\r\\ndata: one\\n\\n'; exec printf 'data: two\\n\\n' ;;
 esac
 printf 'Status: 201 Created\\r\\nContent-Type: text/plain\\r\\n\\r\\n'
@@ -166,3 +171,21 @@ test('a public endpoint is open to its token alone, until that is replaced', asy
   const preflight = await fetch(address, { method: 'OPTIONS' });
   assert.deepEqual([preflight.status, preflight.headers.get('access-control-allow-origin')], [204, '*']);
 });
+
+test('an idle instance is frozen; the next call finds it with the right time', async () => {
+  await (await invoke({ body: 'x' })).text();
+  const frozen = /^releap_function_instances\{state="frozen"\} [1-9]/m;
+  await eventually('a frozen instance', async () => frozen.test(await gatewayMetrics()));
+  const before = Date.now();
+  const answer = await invoke({ mode: 'date' });
+  const seconds = Number(await answer.text());
+  assert.equal(answer.headers.get('x-rlp-cold'), '0');
+  // The guest's clock was stopped; whole seconds are rounded down.
+  assert.ok(seconds > before / 1000 - 2 && seconds < Date.now() / 1000 + 2, `${seconds} at ${before / 1000}`);
+});
+
+async function gatewayMetrics(): Promise<string> {
+  const asked = request({ socketPath: join(service.home, 'run/gateway.sock'), path: '/metrics' }).end();
+  const [answer] = (await once(asked, 'response')) as [IncomingMessage];
+  return await text(answer);
+}

@@ -3,3 +3,4 @@ import './functions/requests.ts';
 import './functions/capacity.ts';
 import './functions/failures.ts';
 import './functions/instances.ts';
+import './functions/idle.ts';

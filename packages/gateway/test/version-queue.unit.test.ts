@@ -12,7 +12,7 @@ const UNTRIED: InstanceFailure = { error: new NotTriedYet('its image is being ma
 const FINAL: InstanceFailure = { error: badGateway('the handler ended with status 1'), kind: 'final' };
 
 interface Running {
-  state: 'starting' | 'ready' | 'checked';
+  state: 'starting' | 'ready' | 'checked' | 'frozen' | 'thawing';
   requests: Map<number, { sentAt: number }>;
 }
 
@@ -33,8 +33,9 @@ class World {
   starts = 0;
   #next = 1;
 
-  constructor(config: { concurrency?: number; maxInstances?: number | null } = {}) {
-    this.config = { concurrency: 1, maxInstances: null, idleMs: 2_000, queueMs: 30_000, ...config };
+  constructor(config: { concurrency?: number; maxInstances?: number | null; graceMs?: number } = {}) {
+    const usual = { concurrency: 1, maxInstances: null, idleMs: 2_000, graceMs: Infinity, queueMs: 30_000 };
+    this.config = { ...usual, ...config };
     this.queue = new VersionQueue<number>(
       this.config,
       {
@@ -44,8 +45,14 @@ class World {
           const { maxInstances, concurrency } = this.config;
           assert.ok(this.instances.size <= (maxInstances ?? Infinity), 'more instances than allowed');
           const starting = [...this.instances.values()].filter(({ state }) => state === 'starting').length;
-          assert.ok(starting <= Math.ceil(this.queue.waiting / concurrency), 'more starts than are wanted');
-          assert.ok(starting <= Math.max(2, this.instances.size - starting), 'too many starts at a time');
+          const wanted = Math.ceil(this.queue.waiting / concurrency);
+          assert.ok(starting <= wanted, 'more starts than are wanted');
+          const most = Math.max(2, this.instances.size - starting, Math.ceil(wanted / 4));
+          assert.ok(starting <= most, 'too many starts at a time');
+          const isLeft = [...this.instances].some(
+            ([key, { state }]) => state === 'frozen' && !this.unusable.has(key),
+          );
+          assert.equal(isLeft, false, 'an instance starts while a frozen one is left');
         },
         send: (request, id, isCold) => {
           const instance = this.instances.get(id);
@@ -73,6 +80,16 @@ class World {
           const instance = this.instances.get(id);
           assert.ok(instance);
           instance.state = 'checked';
+        },
+        freeze: (id) => {
+          const instance = this.instances.get(id);
+          assert.deepEqual([instance?.state, instance?.requests.size], ['ready', 0]);
+          if (instance !== undefined) instance.state = 'frozen';
+        },
+        thaw: (id) => {
+          const instance = this.instances.get(id);
+          assert.equal(instance?.state, 'frozen');
+          if (instance !== undefined) instance.state = 'thawing';
         },
       },
       (id) => !this.unusable.has(id),
@@ -297,6 +314,72 @@ test('idle instances end after their time, at pressure and with a newer version'
   assert.equal(world.queue.isEmpty, true);
 });
 
+test('an instance that served nothing for the grace is frozen, and thawed for the next request', () => {
+  const world = new World({ graceMs: 1_000, maxInstances: 1 });
+  const first = world.submit();
+  world.ready();
+  world.pass(5_000);
+  assert.equal(world.first('ready'), 1, 'one with a request runs on');
+  world.done(first, 'cancelled');
+  world.pass(900);
+  const busy = world.submit();
+  assert.equal(world.sent.at(-1)?.request, busy);
+  world.done(busy);
+  world.pass(1_000);
+  assert.equal(world.first('frozen'), 1);
+  assert.deepEqual(world.queue.load().instances, { starting: 0, serving: 0, frozen: 1, ending: 0 });
+  const next = world.submit();
+  assert.equal(world.first('thawing'), 1);
+  assert.deepEqual([world.sent.length, world.starts], [2, 1]);
+  world.ready(1);
+  assert.deepEqual([world.sent.at(-1)?.request, world.sent.at(-1)?.isCold], [next, false]);
+  world.done(next);
+  world.pass(1_000);
+  world.pass(1_000);
+  assert.deepEqual(world.stopped, [{ instance: 1, discard: false }], 'its time passes while it is frozen');
+});
+
+test('requests thaw as many instances as they need, and one that cannot be thawed is replaced', () => {
+  const world = new World({ graceMs: 100, concurrency: 2 });
+  const requests = Array.from({ length: 6 }, () => world.submit());
+  for (const _ of [1, 2, 3]) world.ready();
+  for (const request of requests) world.done(request);
+  world.pass(100);
+  const states = () => [...world.instances.values()].map(({ state }) => state).toSorted();
+  assert.deepEqual(states(), ['frozen', 'frozen', 'frozen']);
+  for (let count = 0; count < 3; count++) world.submit();
+  assert.deepEqual(states(), ['frozen', 'thawing', 'thawing']);
+  world.fail(RETRY, world.first('thawing'));
+  assert.deepEqual(states(), ['thawing', 'thawing'], 'another one is thawed instead');
+  world.fail(RETRY, world.first('thawing'));
+  assert.deepEqual(states(), ['starting', 'thawing']);
+  world.ready(world.first('thawing'));
+  world.ready();
+  assert.equal(world.sent.length, 9);
+  assert.equal(
+    world.stopped.every(({ discard }) => discard),
+    true,
+  );
+});
+
+test('a frozen instance is given up for others, and for a newer version', () => {
+  for (const giveUp of ['giveUpIdle', 'supersede'] as const) {
+    const world = new World({ graceMs: 100 });
+    const request = world.submit();
+    world.ready();
+    world.done(request);
+    world.pass(100);
+    world.queue[giveUp](world.now);
+    assert.deepEqual(world.stopped, [{ instance: 1, discard: false }]);
+  }
+});
+
+test('many requests at once start a quarter of the instances that they need', () => {
+  const world = new World({ concurrency: 5 });
+  for (let count = 0; count < 200; count++) world.submit();
+  assert.equal(world.starts, 10);
+});
+
 test('an instance that is given up gets no further request, and ends with its last one', () => {
   const world = new World({ concurrency: 2 });
   const served = world.submit();
@@ -312,7 +395,10 @@ test('an instance that is given up gets no further request, and ends with its la
       [next, 2],
     ],
   );
-  assert.deepEqual(world.queue.load(), { served: 2, instances: { starting: 0, serving: 1, ending: 1 } });
+  assert.deepEqual(world.queue.load(), {
+    served: 2,
+    instances: { starting: 0, serving: 1, frozen: 0, ending: 1 },
+  });
   world.done(served);
   assert.deepEqual(world.stopped, [{ instance: 1, discard: true }]);
   world.done(next);
@@ -347,6 +433,7 @@ test('whatever happens: no instance is overloaded, the order is kept, and nothin
   const shape = fc.record({
     concurrency: fc.integer({ min: 1, max: 3 }),
     maxInstances: fc.constantFrom(null, 1, 2, 5),
+    graceMs: fc.constantFrom(0, 500, Infinity),
   });
   fc.assert(
     fc.property(shape, fc.array(step, { maxLength: 80, size: 'max' }), (config, steps) => {
@@ -369,7 +456,7 @@ test('whatever happens: no instance is overloaded, the order is kept, and nothin
           }
           case 'ready': {
             const id = pick(
-              ids.filter((key) => world.instances.get(key)?.state !== 'ready'),
+              ids.filter((key) => !['ready', 'frozen'].includes(world.instances.get(key)?.state ?? '')),
               one.at,
             );
             if (id !== undefined) world.ready(id);
@@ -406,7 +493,8 @@ test('whatever happens: no instance is overloaded, the order is kept, and nothin
       // From now on all starts succeed and all requests end: everything empties by itself.
       world.unusable.clear();
       for (let round = 0; round < 300 && !world.queue.isEmpty; round++) {
-        for (const [id, { state }] of world.instances) if (state !== 'ready') world.ready(id);
+        for (const [id, { state }] of world.instances)
+          if (state !== 'ready' && state !== 'frozen') world.ready(id);
         for (const request of running()) world.done(request);
         world.pass(1_000);
       }

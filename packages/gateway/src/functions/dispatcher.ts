@@ -10,6 +10,7 @@ import {
 import type { Logger } from 'pino';
 import type { InstanceLease, InstanceLeases } from '../control/instance-leases.ts';
 import { AddressHolds } from '../engine/address-holds.ts';
+import { EndpointPools } from '../http/endpoints.ts';
 import { Instance } from './instance.ts';
 import { type InstanceFailure, type InstanceState, type RequestEnd, VersionQueue } from './version-queue.ts';
 
@@ -17,6 +18,13 @@ import { type InstanceFailure, type InstanceState, type RequestEnd, VersionQueue
 const TICK_MS = 100;
 /** How long a connection must stay open that shows that an instance still serves. */
 const SETTLE_MS = 100;
+/**
+ * How long an instance computes after its last request: a handler may finish what it does after an answer, and a function that is
+ * called every second is never frozen. Longer, and every call would buy more time that nobody pays.
+ */
+const GRACE_MS = 1_000;
+/** Of a thaw: a runner answers at once, unless it restarts. */
+const RUNNER_TIMEOUTS = { connectMs: 2_000, headersMs: 5_000, bodyMs: 5_000 };
 /** Of a 429. */
 const RETRY_AFTER_SECS = 5;
 
@@ -30,6 +38,8 @@ export interface DispatcherLimits {
   listenMs: number;
   /** How long an instance whose connection broke may take until it accepts one again. */
   checkMs: number;
+  /** How long a frozen instance may take until it runs again. */
+  thawMs: number;
 }
 
 export const DISPATCHER_LIMITS: DispatcherLimits = {
@@ -38,9 +48,15 @@ export const DISPATCHER_LIMITS: DispatcherLimits = {
   waiting: 10_000,
   listenMs: 120_000,
   checkMs: 5_000,
+  thawMs: 5_000,
 };
 
-const INSTANCE_STATES = ['starting', 'serving', 'ending'] as const satisfies readonly InstanceState[];
+const INSTANCE_STATES = [
+  'starting',
+  'serving',
+  'frozen',
+  'ending',
+] as const satisfies readonly InstanceState[];
 
 export interface DispatcherLoad {
   /** Requests that wait for an instance. */
@@ -87,6 +103,7 @@ interface Waiter {
 export class Dispatcher {
   readonly #options: DispatcherOptions;
   readonly #holds = new AddressHolds(() => true);
+  readonly #runners = new EndpointPools(RUNNER_TIMEOUTS);
   readonly #versions = new Map<string, Version>();
   #ticker: NodeJS.Timeout | undefined;
   /** Requests that wait, of all versions. */
@@ -100,7 +117,11 @@ export class Dispatcher {
 
   /** Of all versions. */
   load(): DispatcherLoad {
-    const load = { waiting: this.#waiting, served: 0, instances: { starting: 0, serving: 0, ending: 0 } };
+    const load = {
+      waiting: this.#waiting,
+      served: 0,
+      instances: { starting: 0, serving: 0, frozen: 0, ending: 0 },
+    };
     for (const version of this.#versions.values()) {
       const { served, instances } = version.load();
       load.served += served;
@@ -158,6 +179,7 @@ export class Dispatcher {
     clearInterval(this.#ticker);
     for (const version of this.#versions.values()) version.close(unavailable('the gateway is stopping'));
     this.#versions.clear();
+    void this.#runners.destroy();
   }
 
   #versionOf(called: GatewayFunction): Version {
@@ -169,7 +191,7 @@ export class Dispatcher {
     for (const other of this.#versions.values()) {
       if (other.called.id === called.id && other.called.version < called.version) other.supersede();
     }
-    const version = new Version(called, { ...this.#options, holds: this.#holds });
+    const version = new Version(called, { ...this.#options, holds: this.#holds, runners: this.#runners });
     this.#versions.set(called.version_id, version);
     this.#ticker ??= setInterval(() => this.#tick(), TICK_MS).unref();
     return version;
@@ -192,14 +214,16 @@ interface Running {
   instance?: Instance;
 }
 
+type VersionOptions = DispatcherOptions & { holds: AddressHolds; runners: EndpointPools };
+
 /** One version of a function: its queue, and what the queue decides carried out. */
 class Version {
   called: GatewayFunction;
-  readonly #options: DispatcherOptions & { holds: AddressHolds };
+  readonly #options: VersionOptions;
   readonly #queue: VersionQueue<Waiter>;
   readonly #running = new Map<number, Running>();
 
-  constructor(called: GatewayFunction, options: DispatcherOptions & { holds: AddressHolds }) {
+  constructor(called: GatewayFunction, options: VersionOptions) {
     this.called = called;
     this.#options = options;
     this.#queue = new VersionQueue<Waiter>(
@@ -210,7 +234,12 @@ class Version {
         refuse: (waiter, error) => waiter.reject(error.status === 404 ? new VersionGone(error) : error),
         expire: (waiter, failure) => waiter.reject(this.#expired(failure)),
         stop: (id, discard) => this.#stop(id, discard),
-        check: (id) => void this.#check(id),
+        check: (id) =>
+          void this.#reach(id, (instance, signal) =>
+            instance.waitUntilReady(this.#options.limits.checkMs, signal, SETTLE_MS),
+          ),
+        freeze: (id) => this.#running.get(id)?.instance?.idle.freeze(),
+        thaw: (id) => void this.#reach(id, (instance, signal) => instance.idle.thaw(signal)),
       },
       (id) => this.#running.get(id)?.lease?.isUsable === true,
     );
@@ -289,12 +318,13 @@ class Version {
       concurrency: max_concurrency,
       maxInstances: max_instances,
       idleMs: scaledown_window_s * 1000,
+      graceMs: GRACE_MS,
       queueMs: this.#options.limits.queueMs,
     };
   }
 
   async #start(id: number): Promise<void> {
-    const { leases, limits, holds } = this.#options;
+    const { leases, limits, holds, runners } = this.#options;
     const running: Running = { stopped: new AbortController() };
     this.#running.set(id, running);
     const { signal } = running.stopped;
@@ -304,21 +334,27 @@ class Version {
       running.lease = lease;
       const lost = (): void => this.#failed(id, lease.lost.reason as ApiError);
       lease.lost.addEventListener('abort', lost, { once: true });
-      const instance = new Instance({ lease, port: this.called.port, holds });
+      const instance = new Instance({ lease, port: this.called.port, holds, runners, thawMs: limits.thawMs });
       running.instance = instance;
-      await instance.waitUntilReady(limits.listenMs, AbortSignal.any([signal, lease.lost]));
+      const ended = AbortSignal.any([signal, lease.lost]);
+      // The gateway that had it before may have frozen it.
+      await instance.idle.thaw(ended);
+      await instance.waitUntilReady(limits.listenMs, ended);
       this.#queue.ready(id, performance.now());
     } catch (error) {
       this.#failed(id, error);
     }
   }
 
-  async #check(id: number): Promise<void> {
+  /** Finds out whether an instance serves. @param attempt resolves when it does */
+  async #reach(
+    id: number,
+    attempt: (instance: Instance, signal: AbortSignal) => Promise<void>,
+  ): Promise<void> {
     const { instance, lease, stopped } = this.#running.get(id) ?? {};
     if (instance === undefined || lease === undefined || stopped === undefined) return;
     try {
-      const signal = AbortSignal.any([stopped.signal, lease.lost]);
-      await instance.waitUntilReady(this.#options.limits.checkMs, signal, SETTLE_MS);
+      await attempt(instance, AbortSignal.any([stopped.signal, lease.lost]));
       this.#queue.ready(id, performance.now());
     } catch (error) {
       this.#failed(id, error);
@@ -361,16 +397,25 @@ class Version {
   /** Why a request had to wait for too long. */
   #expired(failure: InstanceFailure | undefined): ApiError {
     const seconds = this.#options.limits.queueMs / 1000;
-    const isPlaced = [...this.#running.values()].some(({ lease }) => lease !== undefined);
-    if (isPlaced && !this.#queue.isServing)
+    const placed = [...this.#running.values()].filter(({ lease }) => lease !== undefined).length;
+    if (placed > this.#queue.load().instances.ending && !this.#queue.isServing)
       return badGateway(
         `nothing listens on port ${this.called.port} of the function's instance; the handler must listen there`,
       );
     const { kind, error } = failure ?? {};
     if (error !== undefined && kind !== 'capacity' && kind !== 'untried') return error;
     const what = kind === 'untried' ? 'could serve' : 'had capacity for';
-    const why = error === undefined ? '' : `: ${error.message}`;
+    const why = error === undefined ? this.#ending() : `: ${error.message}`;
     return overloaded(`no instance ${what} this request within ${seconds} s${why}`, RETRY_AFTER_SECS);
+  }
+
+  /** Whether instances that take no requests any more are all that it may have. */
+  #ending(): string {
+    const { max_instances: most } = this.called;
+    if (most === null || this.#queue.load().instances.ending < most) return '';
+    const [instances, end] =
+      most === 1 ? ['its only instance', 'ends'] : [`all its ${most} instances`, 'end'];
+    return `: ${instances} (max_instances) ${end} with the calls that are still served there, because the host is drained or a call has exceeded timeout_s`;
   }
 }
 

@@ -3,25 +3,34 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { badGateway } from '@releap/contract';
 import type { InstanceLease } from '../control/instance-leases.ts';
 import type { AddressHold, AddressHolds } from '../engine/address-holds.ts';
+import type { EndpointPools } from '../http/endpoints.ts';
 import { openPortStream } from '../ports/port-stream.ts';
 import { HandlerPool, KEEP_ALIVE_MS } from './handler-pool.ts';
+import { IdleGuest } from './idle-guest.ts';
 
 const CONNECT_MS = 5_000;
 const PROBE_MIN_MS = 10;
 const PROBE_MAX_MS = 250;
+/** How long its address is tried at the shortest interval, which costs 0.2 ms each: most handlers listen by then. */
+const PROBE_OFTEN_MS = 2_000;
 /** While it starts, its loopback interface is tried less often: that is a request to the agent in the guest. */
-const PROBES_OF_ADDRESS = 4;
+const INSIDE_FIRST_MS = 50;
+const INSIDE_EVERY_MS = 250;
 
 export interface InstanceOptions {
   lease: InstanceLease;
   /** Where the handler listens. */
   port: number;
   holds: AddressHolds;
+  /** Connections to runners. */
+  runners: EndpointPools;
+  thawMs: number;
 }
 
 /** A sandbox that serves a version, and the kept-alive connections to its handler. */
 export class Instance {
   readonly pool: HandlerPool;
+  readonly idle: IdleGuest;
   readonly #options: InstanceOptions;
   /** Its address, when it runs on this machine and its runner lets this process connect. */
   #hold: AddressHold | undefined;
@@ -31,6 +40,7 @@ export class Instance {
 
   constructor(options: InstanceOptions) {
     this.#options = options;
+    this.idle = new IdleGuest(options);
     this.pool = new HandlerPool(async () => this.#takeSpare() ?? (await this.#connect(true)));
   }
 
@@ -40,20 +50,28 @@ export class Instance {
    * @throws ApiError 502 the last refusal, at the deadline; the signal's reason
    */
   async waitUntilReady(timeoutMs: number, signal: AbortSignal, settleMs = 0): Promise<void> {
-    const deadline = performance.now() + timeoutMs;
+    const startedAt = performance.now();
+    const deadline = startedAt + timeoutMs;
+    let insideAt = startedAt + Math.min(INSIDE_FIRST_MS, timeoutMs);
     let pauseMs = PROBE_MIN_MS;
-    for (let attempt = 1; ; attempt++) {
+    for (;;) {
       signal.throwIfAborted();
+      const isInside = performance.now() >= insideAt;
+      if (isInside) insideAt = performance.now() + INSIDE_EVERY_MS;
       try {
-        const socket = await this.#connect(attempt % PROBES_OF_ADDRESS === 0);
+        const socket = await this.#connect(isInside);
         if (settleMs > 0) await staysOpen(socket, settleMs);
         this.#keepSpare(socket);
         return;
       } catch (error) {
-        if (performance.now() + pauseMs > deadline && attempt >= PROBES_OF_ADDRESS) throw error;
+        if (performance.now() > deadline && isInside) throw error;
+        // The last attempt is one from inside.
+        if (performance.now() + pauseMs > deadline) insideAt = 0;
       }
       await sleep(pauseMs, undefined, { signal });
-      pauseMs = Math.min(pauseMs * 2, PROBE_MAX_MS);
+      // Without its address every attempt is a request to the agent.
+      if (this.#hold === undefined || performance.now() - startedAt > PROBE_OFTEN_MS)
+        pauseMs = Math.min(pauseMs * 2, PROBE_MAX_MS);
     }
   }
 
@@ -61,6 +79,7 @@ export class Instance {
   close(graceMs: number): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
+    this.idle.close();
     this.#hold?.release();
     this.#takeSpare()?.destroy();
     const timer = setTimeout(() => void this.pool.destroy(), graceMs).unref();

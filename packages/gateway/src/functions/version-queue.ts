@@ -12,6 +12,8 @@ export interface QueueConfig {
   maxInstances: number | null;
   /** How long an instance without requests is kept, in milliseconds. */
   idleMs: number;
+  /** How long an instance without requests computes, in milliseconds. */
+  graceMs: number;
   /** How long a request waits for an instance, in milliseconds. */
   queueMs: number;
 }
@@ -28,6 +30,10 @@ export interface QueueActions<T> {
   stop(instance: number, discard: boolean): void;
   /** Finds out whether an instance still serves: `ready` or `failed` follows. */
   check(instance: number): void;
+  /** Stops the processors of an instance that serves nothing. */
+  freeze(instance: number): void;
+  /** Resumes them: `ready` or `failed` follows. */
+  thaw(instance: number): void;
 }
 
 /** Why an instance did not start, or ended. */
@@ -52,11 +58,15 @@ type State =
   | 'ready'
   /** A request has failed there; it gets no others until it is known to serve. */
   | 'checked'
+  /** Without requests, and its processors are stopped, or are about to be. */
+  | 'frozen'
+  /** Requests wait until its processors run again. */
+  | 'thawing'
   /** It gets no requests any more and stops with its last one. */
   | 'draining';
 
 /** For the operator. */
-export type InstanceState = 'starting' | 'serving' | 'ending';
+export type InstanceState = 'starting' | 'serving' | 'frozen' | 'ending';
 
 interface Instance {
   readonly id: number;
@@ -75,8 +85,12 @@ interface Waiting<T> {
   readonly isPatient: boolean;
 }
 
-/** Instances that may start while fewer than this many run. */
+/**
+ * Instances that may start at a time: this many, as many as run, or this share of those that the waiting requests need, whichever
+ * is most. A crowd must not wait until the number of instances has doubled often enough.
+ */
 const STARTS_MIN = 2;
+const STARTS_SHARE = 4;
 /** Consecutive failed starts after which requests are refused. */
 const FAILURES_MAX = 3;
 const RETRY_MIN_MS = 250;
@@ -118,15 +132,18 @@ export class VersionQueue<T> {
 
   /** Whether an instance serves requests. */
   get isServing(): boolean {
-    return this.#count('ready') + this.#count('checked') > 0;
+    return [...this.#instances.values()].some(isServing);
   }
 
   /** Requests that its instances serve, and these by state. */
   load(): { served: number; instances: Record<InstanceState, number> } {
-    const load = { served: 0, instances: { starting: 0, serving: 0, ending: 0 } };
-    for (const { state, load: served } of this.#instances.values()) {
+    const load = { served: 0, instances: { starting: 0, serving: 0, frozen: 0, ending: 0 } };
+    for (const instance of this.#instances.values()) {
+      const { state, load: served } = instance;
       load.served += served;
-      load.instances[state === 'starting' ? state : state === 'draining' ? 'ending' : 'serving'] += 1;
+      const shown =
+        state === 'draining' ? 'ending' : state === 'starting' || state === 'frozen' ? state : 'serving';
+      load.instances[shown] += 1;
     }
     return load;
   }
@@ -245,7 +262,7 @@ export class VersionQueue<T> {
   /** To be called every now and then, for what depends on the time alone. */
   tick(now: number): void {
     this.#advance(now);
-    const { queueMs, idleMs } = this.#config;
+    const { queueMs, idleMs, graceMs } = this.#config;
     if (this.#count('ready') > 0) this.#servedAt = now;
     for (const [ticket, { request, since, isPatient }] of this.#waiting) {
       if (now - (isPatient ? Math.max(since, this.#servedAt) : since) < queueMs) {
@@ -257,7 +274,13 @@ export class VersionQueue<T> {
       this.#actions.expire(request, this.#lastFailure);
     }
     for (const instance of this.#instances.values()) {
-      if (isIdle(instance) && now - instance.idleSince >= idleMs) this.#stop(instance, false);
+      if (!isIdle(instance)) continue;
+      const idleFor = now - instance.idleSince;
+      if (idleFor >= idleMs) this.#stop(instance, false);
+      else if (instance.state === 'ready' && idleFor >= graceMs) {
+        instance.state = 'frozen';
+        this.#actions.freeze(instance.id);
+      }
     }
   }
 
@@ -270,8 +293,26 @@ export class VersionQueue<T> {
       this.#servedAt = now;
       this.#actions.send(request, instance.id, instance === started);
     }
-    if (this.#waiting.size > 0) this.#startMore(now);
-    else this.#stopUnwanted();
+    if (this.#waiting.size > 0) {
+      this.#thawMore();
+      this.#startMore(now);
+    } else this.#stopUnwanted();
+  }
+
+  /** As many as the requests that wait need, first those that have served last. */
+  #thawMore(): void {
+    const { concurrency } = this.#config;
+    let missing = this.#waiting.size - this.#count('thawing') * concurrency;
+    if (missing <= 0) return;
+    const frozen = [...this.#instances.values()]
+      .filter(({ id, state }) => state === 'frozen' && this.#isUsable(id))
+      .sort((one, other) => other.idleSince - one.idleSince);
+    for (const instance of frozen) {
+      if (missing <= 0) return;
+      missing -= concurrency;
+      instance.state = 'thawing';
+      this.#actions.thaw(instance.id);
+    }
   }
 
   /** Of those with the same load the one that served last, so that the others are idle. */
@@ -291,16 +332,19 @@ export class VersionQueue<T> {
     const { concurrency, maxInstances } = this.#config;
     const starting = this.#count('starting');
     let serving = 0;
-    // What instances can take that are not usable for the moment.
+    // What instances can take that are not usable for the moment, or will be usable in a moment.
     let spare = 0;
-    for (const { id, state, load } of this.#instances.values()) {
-      if (state !== 'ready' && state !== 'checked') continue;
+    for (const instance of this.#instances.values()) {
+      if (!isServing(instance)) continue;
+      const { id, state, load } = instance;
       serving++;
-      if (state === 'ready' && !this.#isUsable(id)) spare += Math.max(0, concurrency - load);
+      if (state === 'thawing' || (state !== 'checked' && !this.#isUsable(id)))
+        spare += Math.max(0, concurrency - load);
     }
     const wanted = Math.ceil(Math.max(0, this.#waiting.size - spare) / concurrency);
     const others = this.#instances.size - starting;
-    const most = Math.min(wanted, Math.max(STARTS_MIN, serving), (maxInstances ?? Infinity) - others);
+    const startsAtOnce = Math.max(STARTS_MIN, serving, Math.ceil(wanted / STARTS_SHARE));
+    const most = Math.min(wanted, startsAtOnce, (maxInstances ?? Infinity) - others);
     for (let count = starting; count < most; count++) {
       const id = this.#nextInstance++;
       this.#instances.set(id, { id, state: 'starting', load: 0, idleSince: now, goodAt: -Infinity });
@@ -333,4 +377,6 @@ export class VersionQueue<T> {
   }
 }
 
-const isIdle = ({ state, load }: Instance): boolean => state === 'ready' && load === 0;
+const isServing = ({ state }: Instance): boolean => state !== 'starting' && state !== 'draining';
+const isIdle = ({ state, load }: Instance): boolean =>
+  (state === 'ready' || state === 'frozen') && load === 0;

@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { FUNCTION_QUEUE_HEADER, newUuid } from '@releap/contract';
 import { until } from '@releap/testing/eventually';
-import { key } from '../support/function-world.ts';
+import { echo, key } from '../support/function-world.ts';
 import { world, gateway, hasty, call, errorOf } from '../support/function-calls.ts';
 
 test('as many requests at a time as the function allows, each on an instance that has capacity', async () => {
@@ -116,4 +116,28 @@ test('calls of a version that is still tried are told what they wait for, and as
   );
   world.decideInstance = decideInstance;
   assert.equal(await (await patient).text(), 'served');
+});
+
+test('a call is told that the only instance ends, when its host is drained', async () => {
+  world.define({ max_instances: 1 });
+  const open = Promise.withResolvers<void>();
+  world.handler = (request, response) => {
+    request.resume();
+    void open.promise.then(() => response.end('x'));
+  };
+  const slow = call('x', {}, hasty);
+  await until(() => world.instances[0]?.seen.length === 1);
+  const instances = [world.instances[0]?.id ?? ''];
+  world.control.push({ type: 'pressure', function_ids: [], instances });
+  const [status, error] = await errorOf(await call('y', {}, hasty));
+  assert.equal(status, 429);
+  assert.match(
+    error,
+    /within 2 s: its only instance \(max_instances\) ends with the calls .* host is drained/,
+  );
+  open.resolve();
+  assert.equal(await (await slow).text(), 'x');
+  world.handler = echo;
+  assert.equal(await (await call('z', {}, hasty)).text(), 'z');
+  assert.equal(world.instances.length, 2);
 });

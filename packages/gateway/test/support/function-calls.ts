@@ -13,7 +13,7 @@ export let hasty: Gateway;
 before(async () => {
   world = stack.use(await FunctionWorld.start());
   gateway = await world.gateway();
-  hasty = await world.gateway({ queueMs: 2_000, checkMs: 200 });
+  hasty = await world.gateway({ queueMs: 2_000, checkMs: 200, thawMs: 200 });
 });
 after(() => stack.disposeAsync());
 beforeEach(() => {
@@ -24,6 +24,8 @@ beforeEach(() => {
   world.decideInstance = () => undefined;
   world.decideFunction = () => ({ function: world.called });
   world.instances.length = 0;
+  world.frozen.asked.length = 0;
+  world.frozen.before = async () => undefined;
   world.control.asked.length = 0;
   world.control.released.length = 0;
   world.control.discarded.length = 0;

@@ -4,9 +4,9 @@ import { rm } from 'node:fs/promises';
 import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import net from 'node:net';
 import { join } from 'node:path';
-import { badGateway, type GatewayFunction, newToken, newUuid } from '@releap/contract';
+import { badGateway, conflict, type GatewayFunction, newToken, newUuid } from '@releap/contract';
 import { type Gateway, type GatewayOptions, startGateway } from '@releap/gateway';
-import { AddressStreams, registerPortStreams, startDataServer } from '@releap/runner/data';
+import { AddressStreams, registerIdle, registerPortStreams, startDataServer } from '@releap/runner/data';
 import { quiet } from '@releap/testing/logging';
 import { freePort } from '@releap/testing/ports';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
@@ -22,6 +22,36 @@ export interface TestInstance {
   readonly seen: IncomingMessage[];
   /** Ends it, as the end of its sandbox does. */
   kill(): Promise<void>;
+}
+
+/** Plays the part of the runner that stops and resumes instances. */
+export class FrozenInstances {
+  /** Instances that are stopped. */
+  readonly now = new Set<string>();
+  /** Requests, oldest first. */
+  readonly asked: string[] = [];
+  /** What happens before a request is done. */
+  before: (operation: 'freeze' | 'thaw', vmId: string) => Promise<void> = async () => undefined;
+  readonly #turns = new Map<string, string>();
+
+  of(vmId: string): { freeze(turn: string): Promise<void>; thaw(turn: string): Promise<void> } {
+    const begin = async (operation: 'freeze' | 'thaw'): Promise<void> => {
+      this.asked.push(`${operation} ${vmId}`);
+      await this.before(operation, vmId);
+    };
+    return {
+      freeze: async (turn) => {
+        await begin('freeze');
+        if ((this.#turns.get(vmId) ?? turn) !== turn) throw conflict('the sandbox was thawed since');
+        this.now.add(vmId);
+      },
+      thaw: async (turn) => {
+        await begin('thaw');
+        this.#turns.set(vmId, turn);
+        this.now.delete(vmId);
+      },
+    };
+  }
 }
 
 export type Handler = (request: IncomingMessage, response: ServerResponse, instance: TestInstance) => void;
@@ -40,16 +70,24 @@ export class FunctionWorld implements AsyncDisposable {
   decideInstance: (question: Question) => Decision | Promise<Decision> | undefined = () => undefined;
   readonly #dataUrl: string;
   readonly #addresses: Map<string, string>;
+  readonly frozen: FrozenInstances;
   readonly #stack: AsyncDisposableStack;
 
   private constructor(
-    parts: { control: FakeControl; port: number; dataUrl: string; addresses: Map<string, string> },
+    parts: {
+      control: FakeControl;
+      port: number;
+      dataUrl: string;
+      addresses: Map<string, string>;
+      frozen: FrozenInstances;
+    },
     stack: AsyncDisposableStack,
   ) {
     this.control = parts.control;
     this.port = parts.port;
     this.#dataUrl = parts.dataUrl;
     this.#addresses = parts.addresses;
+    this.frozen = parts.frozen;
     this.#stack = stack;
     this.called = this.define();
     this.control.decide = (question) => this.#decide(question);
@@ -61,6 +99,7 @@ export class FunctionWorld implements AsyncDisposable {
     stack.defer(() => rm(folder, { recursive: true, force: true }));
     const addresses = new Map<string, string>();
     const streams = new AddressStreams(undefined);
+    const frozen = new FrozenInstances();
     const find = (vmId: string) => {
       const address = addresses.get(vmId);
       if (address === undefined) return undefined;
@@ -75,13 +114,14 @@ export class FunctionWorld implements AsyncDisposable {
       register: (app) => {
         registerPortStreams(app, find);
         streams.register(app, find);
+        registerIdle(app, (vmId) => frozen.of(vmId));
       },
       log: quiet,
     });
     stack.defer(() => data.close());
     const control = stack.use(await startFakeControl(CREDENTIAL, DATA_TOKEN));
     const port = await freePort();
-    return new FunctionWorld({ control, port, dataUrl: data.url, addresses }, stack.move());
+    return new FunctionWorld({ control, port, dataUrl: data.url, addresses, frozen }, stack.move());
   }
 
   define(settings: Partial<GatewayFunction> = {}): GatewayFunction {
@@ -152,6 +192,11 @@ export class FunctionWorld implements AsyncDisposable {
     await once(server, 'listening');
     this.#stack.defer(kill);
     this.instances.push(instance);
+    return { vm_id: id, data_url: this.#dataUrl };
+  }
+
+  /** The same instance, for another gateway. */
+  again({ id }: TestInstance): Decision {
     return { vm_id: id, data_url: this.#dataUrl };
   }
 
