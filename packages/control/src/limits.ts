@@ -63,6 +63,8 @@ export interface ControlLimits {
   functionLeaseMs: number;
   /** How long another gateway may take an instance that was released or whose lease ran out, in milliseconds. */
   functionGraceMs: number;
+  /** How long a gateway, or the try of a version, waits for another instance to end where `max_instances` is reached, in milliseconds. */
+  functionFullMs: number;
   /** How long the handler of a new version may take until it listens, in milliseconds. */
   functionListenMs: number;
   /** How long a new server deletes no sandbox whose lease has expired, in milliseconds. */
@@ -95,6 +97,7 @@ export const CONTROL_LIMITS: ControlLimits = {
   volumeHistoryMs: 7 * 24 * 3_600_000,
   functionLeaseMs: 15_000,
   functionGraceMs: 3_000,
+  functionFullMs: 30_000,
   // An emulated guest starts a large framework slowly.
   functionListenMs: 120_000,
   leaseGraceMs: 60_000,

@@ -12,12 +12,14 @@ import {
   type World,
 } from '@releap/testing/world';
 import { newOrg } from './support/billing.ts';
-import { insertFunction } from './support/function-versions.ts';
+import { insertFunction, insertVersion } from './support/function-versions.ts';
 
 let world: World;
 let runner: ScriptedRunner;
 let script: Script = obedient;
 let functions = 0;
+/** Another service, which does not wait for instances to end. */
+let hasty: World;
 
 before(async () => {
   // Leases are the usual ones: shorter ones run out on a busy machine, and the instance is tried again.
@@ -25,11 +27,16 @@ before(async () => {
   runner = await world.runner({
     script: (assignment, self) => script(assignment, self),
   });
+  hasty = await startWorld({ limits: { functionFullMs: 0 } });
+  await hasty.runner({ script: obedient });
 });
 beforeEach(() => {
   script = obedient;
 });
-after(() => world[Symbol.asyncDispose]());
+after(async () => {
+  await hasty[Symbol.asyncDispose]();
+  await world[Symbol.asyncDispose]();
+});
 
 /** The handler of each new instance does not listen. */
 const deaf: Script = (assignment, self) => {
@@ -204,4 +211,37 @@ it('versions of one organization whose handlers do not listen do not hold up tho
     );
     return rows[0]?.template_state === 'published';
   });
+});
+
+it('a try counts among max_instances: an idle instance ends for it before it starts', async () => {
+  using gateway = await new GatewayClient(world.internalUrl).open(newUuid());
+  const name = await deploy(undefined, { max_instances: 1 });
+  assert.equal((await tried(name)).template_state, 'published');
+  const old = await gateway.instance((await versions(name))[0]?.id ?? '');
+  await deploy(name, { max_instances: 1 });
+  await until(() => gateway.pressed.length > 0);
+  assert.equal((await attempts(name)).length, 1, 'the newer version is not tried beside it');
+  gateway.release([old.id]);
+  assert.equal((await tried(name)).template_state, 'published');
+  const { rows } = await world.database.pool.query<{ apart: boolean }>(
+    'select (select deleted_at from sandboxes where id = $1) <= (select created_at from sandboxes where id = $2) as apart',
+    [old.vm_id, (await attempts(name))[1]?.id],
+  );
+  assert.deepEqual(rows, [{ apart: true }]);
+});
+
+it('a deploy does not wait for ever for an instance that serves a long call', async () => {
+  using gateway = await new GatewayClient(hasty.internalUrl).open(newUuid());
+  const fn = await insertFunction(hasty, { maxInstances: 1 });
+  const busy = await gateway.instance(fn.versionId);
+  const newer = await insertVersion(hasty, fn.id, 2, { maxInstances: 1, state: 'pending', current: false });
+  await hasty.control.runTask('function-versions');
+  await until(async () => {
+    const { rows } = await hasty.database.pool.query<{ template_state: string }>(
+      'select template_state from function_versions where id = $1',
+      [newer],
+    );
+    return rows[0]?.template_state === 'published';
+  });
+  gateway.release([busy.id]);
 });

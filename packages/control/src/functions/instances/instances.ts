@@ -21,8 +21,6 @@ import { isToBeTried, takeOver, type DueVersion } from '../templates/attempts.ts
 import type { FunctionTemplates } from '../templates/templates.ts';
 import { VERSION, type InstanceVersion } from './version.ts';
 
-/** How long a gateway waits for another one to give up an instance where `max_instances` is reached. */
-const FULL_MS = 30_000;
 /**
  * How long it waits until a version has been tried, in milliseconds. The answer says what the trial waits for, and the gateway
  * asks again.
@@ -66,11 +64,12 @@ export interface FunctionInstances {
    */
   lease(versionId: string, gatewayId: string, holder: LeaseHolder): Promise<string>;
   /**
-   * The instance on which this server tries a pending version: a new one, or one of a server that is gone.
+   * The instance on which this server tries a pending version: a new one, or one of a server that is gone. Where `max_instances`
+   * is reached, it asks gateways to give up idle instances and waits for half a minute; a new version is then tried beside them.
    * @returns undefined when another server tries it, or it is not pending any more
-   * @throws 429 when there is no capacity
+   * @throws 429 when there is no capacity; the signal's reason
    */
-  probe(version: DueVersion, serverId: string): Promise<string | undefined>;
+  probe(version: DueVersion, serverId: string, signal: AbortSignal): Promise<string | undefined>;
   /** Renews the lease of an instance until the holder ends it. */
   keep(sandboxId: string, holderId: string, holder: LeaseHolder): void;
   /** Renews a lease, also after a reconnect. @throws 409 when the gateway does not have it any more */
@@ -205,12 +204,47 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
     return claimOrStart(version, 'serve', gatewayId, async (client) => {
       const adopted = await leases.adopt(client, versionId, gatewayId, leaseMs);
       if (adopted !== undefined) return { id: adopted };
-      const { live, max } = await leases.countInstances(client, functionId, versionId);
-      if (max === null || live < max) return { id: undefined };
-      const spare = await leases.spareInstances(client, functionId, versionId);
-      return { id: null, moved: await lifecycle.applyWithin(client, 'delete', spare) };
+      const moved = await deleteSpare(client, functionId, versionId);
+      return moved === undefined ? { id: undefined } : { id: null, moved };
     });
   }
+
+  /** Deletes instances of other versions that no gateway has. @returns undefined when the function may have one more instance */
+  async function deleteSpare(
+    client: Queryable,
+    functionId: string,
+    versionId: string,
+  ): Promise<SandboxRow[] | undefined> {
+    const { live, max } = await leases.countInstances(client, functionId, versionId);
+    if (max === null || live < max) return undefined;
+    return lifecycle.applyWithin(
+      client,
+      'delete',
+      await leases.spareInstances(client, functionId, versionId),
+    );
+  }
+
+  function press(functionId: string): void {
+    events.emit('function-pressure', [functionId]);
+    cluster.publish([[functionId, null, 0, FUNCTION_PRESSURE]]);
+  }
+
+  /** While this is held, the end of one of the function's instances is a change of the function. */
+  function waitFor(functionId: string): Disposable {
+    waiting.set(functionId, (waiting.get(functionId) ?? 0) + 1);
+    return {
+      [Symbol.dispose]: () => {
+        const left = (waiting.get(functionId) ?? 1) - 1;
+        if (left > 0) waiting.set(functionId, left);
+        else waiting.delete(functionId);
+      },
+    };
+  }
+
+  const full = ({ name, max_instances: max }: InstanceVersion): ApiError =>
+    overloaded(
+      `function ${quote(name)} has as many instances as its max_instances allows (${max}), those of tries included`,
+    );
 
   /** The version, once it was tried. @throws 404; 502; after a while 429 with what the try waits for */
   async function triedVersion(versionId: string, signal: AbortSignal): Promise<InstanceVersion> {
@@ -234,45 +268,58 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
   return {
     async lease(versionId, gatewayId, holder) {
       const version = await triedVersion(versionId, holder.signal);
-      const { function_id: functionId, name } = version;
+      const { function_id: functionId } = version;
       await billing.requireCredits(version.org_id);
       using watch = changes.watch(functionId);
-      const until = performance.now() + FULL_MS;
-      waiting.set(functionId, (waiting.get(functionId) ?? 0) + 1);
-      try {
-        for (;;) {
-          const id = await take(version, gatewayId);
-          if (id !== undefined) {
-            hold(id, gatewayId, holder);
-            return id;
-          }
-          if (performance.now() >= until)
-            throw overloaded(
-              `function ${quote(name)} has as many instances as its max_instances allows (${version.max_instances})`,
-            );
-          events.emit('function-pressure', [functionId]);
-          cluster.publish([[functionId, null, 0, FUNCTION_PRESSURE]]);
-          await watch.next(RECHECK_MS, holder.signal);
-          holder.signal.throwIfAborted();
+      const until = performance.now() + limits.functionFullMs;
+      using _ = waitFor(functionId);
+      for (;;) {
+        const id = await take(version, gatewayId);
+        if (id !== undefined) {
+          hold(id, gatewayId, holder);
+          return id;
         }
-      } finally {
-        const left = (waiting.get(functionId) ?? 1) - 1;
-        if (left > 0) waiting.set(functionId, left);
-        else waiting.delete(functionId);
+        if (performance.now() >= until) throw full(version);
+        press(functionId);
+        await watch.next(RECHECK_MS, holder.signal);
+        holder.signal.throwIfAborted();
       }
     },
 
-    probe(version, serverId) {
-      return claimOrStart(
-        version,
-        'probe',
-        serverId,
-        async (client) =>
-          (await isToBeTried(client, version.id))
-            ? { id: await takeOver(client, version.id, serverId, leaseMs) }
-            : { id: null },
-        version.capture_on,
-      );
+    async probe(version, serverId, signal) {
+      const {
+        id: versionId,
+        function_id: functionId,
+        template_state: state,
+        capture_on: captureOn,
+      } = version;
+      using watch = changes.watch(functionId);
+      const until = performance.now() + limits.functionFullMs;
+      using _ = waitFor(functionId);
+      for (;;) {
+        const isLast = performance.now() >= until;
+        const found = { isFull: false };
+        const id = await claimOrStart(
+          version,
+          'probe',
+          serverId,
+          async (client) => {
+            if (!(await isToBeTried(client, versionId))) return { id: null };
+            const taken = await takeOver(client, versionId, serverId, leaseMs);
+            // A deploy must not wait for ever; another capture of a version that serves may.
+            if (taken !== undefined || (isLast && state !== 'published')) return { id: taken };
+            const moved = await deleteSpare(client, functionId, versionId);
+            found.isFull = moved !== undefined;
+            return moved === undefined ? { id: undefined } : { id: null, moved };
+          },
+          captureOn,
+        );
+        if (!found.isFull) return id;
+        if (isLast) throw full(version);
+        press(functionId);
+        await watch.next(RECHECK_MS, signal);
+        signal.throwIfAborted();
+      }
     },
 
     keep: hold,

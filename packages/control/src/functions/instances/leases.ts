@@ -26,12 +26,12 @@ const ADOPT = statement<{ sandbox_id: string }>(
    returning sandbox_id`,
 );
 
-/** Instances that are being deleted count until they are gone. $1 function, $2 version */
+/** Instances that are being deleted count until they are gone, and those of tries as well. $1 function, $2 version */
 const COUNT = statement<{ live: number; max_instances: number | null }>(
   'function-instances-count',
   `select v.max_instances, (
       select count(*)::integer from function_instances i join sandboxes s on s.id = i.sandbox_id
-       where i.function_id = $1 and i.purpose = 'serve' and s.status not in ('deleted', 'failed', 'lost')) as live
+       where i.function_id = $1 and s.status not in ('deleted', 'failed', 'lost')) as live
      from function_versions v where v.id = $2`,
 );
 

@@ -79,7 +79,7 @@ export function createProber({
   const notBefore = new Map<string, number>();
 
   async function attempt(version: DueVersion): Promise<void> {
-    const sandboxId = await instances.probe(version, serverId);
+    const sandboxId = await instances.probe(version, serverId, stop.signal);
     if (sandboxId === undefined) return;
     const lease = new OwnLease(stop.signal);
     instances.keep(sandboxId, serverId, lease);
