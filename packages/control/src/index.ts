@@ -17,7 +17,7 @@ export type { ControlContext } from './context.ts';
 export type { Module } from './module.ts';
 export type { PeriodicTask, TaskRun, TaskStats } from './tasks/task.ts';
 export { type RateLimits } from './http/rate-limits.ts';
-export { CONTROL_LIMITS, type ControlLimits, type Overcommit } from './limits.ts';
+export { CONTROL_LIMITS, type ControlLimits, type Overcommit, type OvercommitTier } from './limits.ts';
 export { ensureRegion, type RegionConfig } from './regions/regions.ts';
 export {
   CONDITIONS,

@@ -5,17 +5,21 @@ import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
 
 /**
+ * `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated. `all`: dedicated ones too, for small machines
+ * on which nobody pays for a guarantee.
+ */
+export type OvercommitTier = 'spot' | 'burstable' | 'all';
+
+/**
  * The overcommitment factor of each resource, and which sandboxes it applies to. An overcommitted sandbox counts with its
  * guarantee divided by the factor; all others count with the whole guarantee, so their sum never exceeds the host.
- * Dedicated sandboxes are never overcommitted.
  */
 export interface Overcommit {
   /** Factors of at least 1. */
   cpu: number;
   mem: number;
   disk: number;
-  /** `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated, for single-tenant machines. */
-  tier: 'spot' | 'burstable';
+  tier: OvercommitTier;
 }
 
 export interface ControlLimits {

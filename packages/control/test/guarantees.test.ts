@@ -67,6 +67,18 @@ describe('guarantees', () => {
     for (let n = 0; n < 12; n++) await create(world.call, world, { mem_mib: 1024 });
     await until(async () => (await counts(world))['running'] === 12);
   });
+
+  it('the default of the all-in-one server runs 32 dedicated sandboxes of a core each on 2 cores, and the next one waits', async () => {
+    await using world = await startWorld({ limits: { overcommit: { cpu: 16, mem: 4, disk: 4, tier: 'all' } } });
+    await world.runner({ facts: { cores: 2, mem_mib: 8192 } });
+    for (let n = 0; n < 33; n++)
+      await create(world.call, world, { mode: 'dedicated', cpu: 1, mem_mib: 1024 });
+    await until(async () => (await counts(world))['running'] === 32);
+    await world.control.sweep();
+    assert.deepEqual(await counts(world), { running: 32, pending: 1 });
+    // What the host counts as used is what was allocated.
+    assert.equal((await hosts(world))[0]?.used.cpu, 2);
+  });
 });
 
 describe('a request that only some host fits', () => {

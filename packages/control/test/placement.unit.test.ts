@@ -163,7 +163,7 @@ describe('placement', () => {
     assert.match(reason(choose(need({ cpu: 6 }), hosts, overcommit)), /^later: /);
   });
 
-  it('overcommits spot only, or burstable too, and dedicated never', () => {
+  it('overcommits spot only, burstable too, or all', () => {
     const all = (['burstable', 'dedicated'] as const).flatMap((mode) =>
       [false, true].map((spot) => ({ mode, spot })),
     );
@@ -177,6 +177,10 @@ describe('placement', () => {
         { mode: 'burstable', spot: false },
         { mode: 'burstable', spot: true },
       ],
+    );
+    assert.deepEqual(
+      all.filter((one) => isOvercommitted(one, { tier: 'all' })),
+      all,
     );
   });
 

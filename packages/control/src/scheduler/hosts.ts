@@ -38,13 +38,14 @@ const ABSENT_MS = 6 * 3_600_000;
 
 /**
  * How the rows are counted: as `allocation` in placement.ts does. $1..$3 times that cores, memory and disk are
- * overcommitted; $4 whether burstable sandboxes that are not spot are overcommitted too.
+ * overcommitted; $4 which sandboxes are.
  */
-function overcommitValues(overcommit: Overcommit): [number, number, number, boolean] {
-  return [overcommit.cpu, overcommit.mem, overcommit.disk, overcommit.tier === 'burstable'];
+function overcommitValues({ cpu, mem, disk, tier }: Overcommit): [number, number, number, string] {
+  return [cpu, mem, disk, tier];
 }
 const SHARE = (parameter: string): string =>
-  `case when mode <> 'dedicated' and (spot or $4::boolean) then 1 / ${parameter}::double precision else 1 end`;
+  `case when case mode when 'dedicated' then $4::text = 'all' else spot or $4::text <> 'spot' end
+    then 1 / ${parameter}::double precision else 1 end`;
 
 /**
  * Memory that a runner holds for sandboxes outside their guarantees is used, and free as far as the runner would release it.

@@ -55,12 +55,13 @@ const NO_RESERVATIONS: Reservations = new Map();
 
 export type Choice = { host: Host } | { reason: string; unsatisfiable: boolean };
 
-/** Dedicated sandboxes are never overcommitted; spot always; other burstable ones if so configured. */
+/** Spot sandboxes always are; other burstable ones, and dedicated ones, if so configured. */
 export function isOvercommitted(
   sandbox: { mode: 'burstable' | 'dedicated'; spot: boolean },
   overcommit: Pick<Overcommit, 'tier'>,
 ): boolean {
-  return sandbox.mode !== 'dedicated' && (sandbox.spot || overcommit.tier === 'burstable');
+  if (sandbox.mode === 'dedicated') return overcommit.tier === 'all';
+  return sandbox.spot || overcommit.tier !== 'spot';
 }
 
 /** The allocatable resources of a host. */

@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { parseAmount } from '@releap/contract';
-import type { RateLimits, StoreOptions } from '@releap/control';
+import type { OvercommitTier, RateLimits, StoreOptions } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
@@ -73,8 +73,8 @@ export interface Config {
   auditRetentionDays: number;
   invocationRetentionDays: number;
   volumeHistoryMs: number;
-  /** `tier` absent: the role's default. */
-  overcommit: { cpu: number; mem: number; disk: number; tier?: 'spot' | 'burstable' };
+  /** `tier` and `cpu` absent: the role's default. */
+  overcommit: { cpu?: number; mem: number; disk: number; tier?: OvercommitTier };
   usage: { mode: 'on' | 'off'; minuteDays: number; hourDays: number };
   billing: Pick<BillingSettings, 'mode' | 'prices' | 'overdraftLimit' | 'meterMs'>;
   rateLimits: RateLimits;

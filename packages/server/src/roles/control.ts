@@ -54,9 +54,11 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       invocationRetentionDays: config.invocationRetentionDays,
       volumeHistoryMs: config.volumeHistoryMs,
       // A machine of one's own is for trying things out: many idle sandboxes matter more than guarantees under load.
+      // So 20 sandboxes of the SDK, of a dedicated core each, run on 2 cores.
       overcommit: {
         ...config.overcommit,
-        tier: config.overcommit.tier ?? (supervised ? 'burstable' : 'spot'),
+        cpu: config.overcommit.cpu ?? (supervised ? 16 : CONTROL_LIMITS.overcommit.cpu),
+        tier: config.overcommit.tier ?? (supervised ? 'all' : 'spot'),
       },
     },
     billing: config.billing,

@@ -63,16 +63,16 @@ export const THE_SERVICE = {
     group: 'The service',
   }),
   RELEAP_OVERCOMMIT: variable({
-    schema: Type.Enum(['spot', 'burstable']),
-    defaultText: '`burstable` for the all-in-one server, `spot` for separate roles',
+    schema: Type.Enum(['spot', 'burstable', 'all']),
+    defaultText: '`all` for the all-in-one server, `spot` for separate roles',
     description:
-      'Whose guarantees are overcommitted: `spot` sandboxes only, or every `burstable` one. Dedicated sandboxes never ' +
-      'are. With `spot` the sum of all other guarantees on a host is at most the host.',
+      'Whose guarantees are overcommitted: `spot` sandboxes only, every `burstable` one, or `all` including dedicated ones. ' +
+      'The sum of all other guarantees on a host is at most the host.',
     group: 'The service',
   }),
   RELEAP_CPU_OVERCOMMIT: variable({
     schema: Overcommit,
-    default: 8,
+    defaultText: '`16` for the all-in-one server, `8` for separate roles',
     unit: 'times',
     description:
       'Overcommitment factor of cores: how many times the guaranteed cores of overcommitted sandboxes may exceed those of the host.',
