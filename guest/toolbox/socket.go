@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,15 +26,15 @@ type socket struct {
 	once sync.Once
 }
 
-// upgrade accepts a WebSocket. The subprotocol that a client names first is echoed: clients that cannot send headers name their
-// version in it, and refuse a response without it.
+// upgrade accepts a WebSocket. The first subprotocol that a client names is echoed, but for one with an environment: clients
+// that offer some refuse a response without one.
 func (c *call) upgrade() (*socket, error) {
 	if !websocket.IsWebSocketUpgrade(c.r) {
 		return nil, fail(http.StatusUpgradeRequired, "%s %s is a WebSocket", c.r.Method, c.r.URL.Path)
 	}
 	upgrader := websocket.Upgrader{
 		ReadBufferSize: 32 << 10, WriteBufferSize: 32 << 10,
-		Subprotocols: websocket.Subprotocols(c.r),
+		Subprotocols: echoable(websocket.Subprotocols(c.r)),
 		// The gateway has checked the credential, which is no cookie.
 		CheckOrigin: func(*http.Request) bool { return true },
 		Error: func(w http.ResponseWriter, _ *http.Request, status int, reason error) {
@@ -50,6 +51,15 @@ func (c *call) upgrade() (*socket, error) {
 	conn.SetPongHandler(func(string) error { return conn.SetReadDeadline(time.Now().Add(silenceMax)) })
 	go s.ping()
 	return s, nil
+}
+
+func echoable(offered []string) (names []string) {
+	for _, name := range offered {
+		if !strings.HasPrefix(name, envsOffer) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (s *socket) ping() {

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -64,6 +67,7 @@ func (t *toolbox) addTerminals() {
 	}
 	t.add("POST", "process/pty", all.create)
 	t.add("GET", "process/pty", all.list)
+	t.add("GET", "process/pty/create-connect", all.createConnected)
 	t.add("GET", "process/pty/*", all.with(func(c *call, one *terminal) error { return c.send(http.StatusOK, one.describe()) }))
 	t.add("DELETE", "process/pty/*", all.with(func(c *call, one *terminal) error {
 		all.remove(one.info.ID, one)
@@ -86,24 +90,34 @@ func (s size) check() error {
 	return nil
 }
 
+// wantedTerminal is the body of a create.
+type wantedTerminal struct {
+	ID        string            `json:"id"`
+	Cwd       string            `json:"cwd"`
+	Envs      map[string]string `json:"envs"`
+	LazyStart bool              `json:"lazyStart"`
+	size
+}
+
 func (all terminals) create(c *call) error {
-	body := struct {
-		ID        string            `json:"id"`
-		Cwd       string            `json:"cwd"`
-		Envs      map[string]string `json:"envs"`
-		LazyStart bool              `json:"lazyStart"`
-		size
-	}{size: size{80, 24}}
+	body := wantedTerminal{size: size{80, 24}}
 	if err := c.body(&body); err != nil {
 		return err
 	}
-	if err := checkName("id", body.ID); err != nil {
+	if _, err := all.make(c, body); err != nil {
 		return err
+	}
+	return c.send(http.StatusCreated, object{"sessionId": body.ID})
+}
+
+func (all terminals) make(c *call, body wantedTerminal) (*terminal, error) {
+	if err := checkName("id", body.ID); err != nil {
+		return nil, err
 	}
 	if err := body.size.check(); err != nil {
-		return err
+		return nil, err
 	}
-	_, err := all.add(body.ID, func() (*terminal, error) {
+	return all.add(body.ID, func() (*terminal, error) {
 		one, err := c.newTerminal(body.Cwd, body.Envs)
 		if err != nil {
 			return nil, err
@@ -120,10 +134,6 @@ func (all terminals) create(c *call) error {
 		}
 		return one, one.start()
 	})
-	if err != nil {
-		return err
-	}
-	return c.send(http.StatusCreated, object{"sessionId": body.ID})
 }
 
 func (all terminals) list(c *call) error {
@@ -280,14 +290,80 @@ func resize(c *call, one *terminal) error {
 }
 
 type control struct {
-	Type   string `json:"type"`
-	Status string `json:"status"`
-	Error  string `json:"error,omitempty"`
+	Type       string `json:"type"`
+	Status     string `json:"status"`
+	Error      string `json:"error,omitempty"`
+	ExitCode   *int   `json:"exitCode,omitempty"`
+	ExitReason string `json:"exitReason,omitempty"`
 }
 
-// connect carries a terminal over a WebSocket. After its shell has ended, the close frame has the exit code.
+const (
+	// Clients that offer it get the exit code in a message before the close frame too: not every client can read the reason
+	// of a close.
+	exitControl = "X-Daytona-Pty-Exit-Control"
+	// Prefix of the offer that carries the environment, as base64url of a JSON object.
+	envsOffer = "X-Daytona-Pty-Envs~"
+)
+
 func (all terminals) connect(c *call) error {
 	one, failed := all.find(c.params[0])
+	return c.carry(one, failed)
+}
+
+// createConnected creates a terminal and connects to it, in one request.
+func (all terminals) createConnected(c *call) error {
+	if !websocket.IsWebSocketUpgrade(c.r) { // a terminal that was created for a plain request would have no client
+		_, err := c.upgrade()
+		return err
+	}
+	wanted, err := wantedOf(c.r)
+	if err != nil {
+		return c.carry(nil, err)
+	}
+	return c.carry(all.make(c, wanted))
+}
+
+// wantedOf reads the query, and the variables that a client offers as a subprotocol.
+func wantedOf(r *http.Request) (wantedTerminal, error) {
+	query := r.URL.Query()
+	wanted := wantedTerminal{ID: query.Get("id"), Cwd: query.Get("cwd"), size: size{80, 24}}
+	for name, into := range map[string]*int{"cols": &wanted.Cols, "rows": &wanted.Rows} {
+		text := query.Get(name)
+		if text == "" {
+			continue
+		}
+		number, err := strconv.Atoi(text)
+		if err != nil {
+			return wanted, badRequest("%s is %q, and must be a number from 1 to 4096", name, text)
+		}
+		*into = number
+	}
+	for _, offer := range websocket.Subprotocols(r) {
+		if !strings.HasPrefix(offer, envsOffer) {
+			continue
+		}
+		data, err := base64.RawURLEncoding.DecodeString(offer[len(envsOffer):])
+		if err == nil {
+			err = json.Unmarshal(data, &wanted.Envs)
+		}
+		if err != nil {
+			return wanted, badRequest("the subprotocol %s must be base64url of a JSON object of texts: %v", envsOffer, err)
+		}
+	}
+	return wanted, nil
+}
+
+func offers(r *http.Request, subprotocol string) bool {
+	for _, offer := range websocket.Subprotocols(r) {
+		if offer == subprotocol {
+			return true
+		}
+	}
+	return false
+}
+
+// carry a terminal over a WebSocket, or why there is none. After its shell has ended, the close frame has the exit code.
+func (c *call) carry(one *terminal, failed error) error {
 	s, err := c.upgrade()
 	if err != nil {
 		if failed != nil {
@@ -301,13 +377,13 @@ func (all terminals) connect(c *call) error {
 	if failed != nil {
 		go s.receive(func(int, []byte) error { return nil })
 		_, text := statusOf(failed)
-		_ = s.sendJSON(control{"control", "error", text})
+		_ = s.sendJSON(control{Type: "control", Status: "error", Error: text})
 		s.finish(websocket.ClosePolicyViolation, reason(object{"error": text}))
 		return errAnswered
 	}
 	r := one.output.read()
 	defer r.close()
-	if s.sendJSON(control{"control", "connected", ""}) != nil {
+	if s.sendJSON(control{Type: "control", Status: "connected"}) != nil {
 		return errAnswered
 	}
 	go s.receive(func(_ int, data []byte) error { return one.write(data) })
@@ -331,11 +407,15 @@ func (all terminals) connect(c *call) error {
 	}
 	<-one.done
 	one.mu.Lock()
-	end := object{"exitCode": one.exit}
-	if one.failed != "" {
-		end["exitReason"] = one.failed
-	}
+	code, failure := one.exit, one.failed
 	one.mu.Unlock()
+	end := object{"exitCode": code}
+	if failure != "" {
+		end["exitReason"] = failure
+	}
+	if offers(c.r, exitControl) {
+		_ = s.sendJSON(control{Type: "control", Status: "exited", ExitCode: &code, ExitReason: failure})
+	}
 	s.finish(websocket.CloseNormalClosure, reason(end))
 	return errAnswered
 }

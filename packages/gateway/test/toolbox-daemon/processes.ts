@@ -119,6 +119,41 @@ test('a terminal is carried over a WebSocket, and ends with its exit code', asyn
   assert.match(stranger.message, /401/);
 });
 
+test('a terminal is created by its connection, whose subprotocols have its variables and ask for its exit as a message', async () => {
+  const exits = 'X-Daytona-Pty-Exit-Control';
+  const envs = Buffer.from(JSON.stringify({ GREETING: 'grüezi' })).toString('base64url');
+  const connect = (query: string, offers: string[]): WebSocket =>
+    new WebSocket(url(`process/pty/create-connect?${query}`).replace('http', 'ws'), offers, {
+      headers: authorization,
+    });
+  const socket = connect('id=once&cols=81&rows=26', [`X-Daytona-Pty-Envs~${envs}`, exits]);
+  const [first] = (await once(socket, 'message')) as [Buffer];
+  assert.deepEqual(JSON.parse(String(first)), { type: 'control', status: 'connected' });
+  // The variables are not echoed.
+  assert.equal(socket.protocol, exits);
+  let text = '';
+  let exit: unknown;
+  socket.on('message', (data: Buffer, isBinary: boolean) => {
+    if (!isBinary) exit = JSON.parse(String(data));
+    else if ((text += data.toString()).includes('26 81 grüezi')) socket.send(Buffer.from('exit 7\n'));
+  });
+  socket.send(Buffer.from('echo "$(stty size) $GREETING"\n'));
+  const [code, reason] = (await once(socket, 'close')) as [number, Buffer];
+  assert.deepEqual([code, String(reason)], [1000, '{"exitCode":7}']);
+  assert.deepEqual(exit, { type: 'control', status: 'exited', exitCode: 7 });
+  const plain = await call('GET', 'process/pty/create-connect?id=none');
+  assert.equal(plain.status, 426);
+  for (const [query, offers, error] of [
+    ['id=', [], /id must/],
+    ['id=x&cols=many', [], /cols is \\"many\\", and must be a number/],
+    ['id=x', ['X-Daytona-Pty-Envs~bm90IGpzb24'], /base64url of a JSON object/],
+  ] as const) {
+    const refused = connect(query, [...offers, exits]);
+    const [told] = (await once(refused, 'message')) as [Buffer];
+    assert.match(String(told), error);
+  }
+});
+
 test('code, an interpreter and git are reached on the same way', async () => {
   const ran = await call('POST', 'process/code-run', { code: 'console.log(1 + 1)', language: 'javascript' });
   assert.deepEqual(ran.body, { exitCode: 0, result: '2\n' });
