@@ -101,7 +101,7 @@ describe('a snapshot of the declarative builder', () => {
     assert.equal(await curl('-H', `x-daytona-preview-token: ${token}`, url), 'page\n');
     assert.equal(await curl('-o', '/dev/null', '-w', '%{http_code}', url), '401');
     const signed = await sandbox.getSignedPreviewUrl(PORT, 60);
-    assert.equal(await curl('-L', '-c', '/dev/null', signed.url), 'page\n');
+    assert.equal(await curl(`${signed.url}/index.html`), 'page\n');
     assert.notEqual(signed.token, token);
     await sandbox.delete();
   });

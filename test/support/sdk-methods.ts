@@ -40,7 +40,6 @@ const UNSUPPORTED = new Set([
   'Sandbox._experimental_fork',
   'Sandbox.archive',
   'Sandbox.createSshAccess',
-  'Sandbox.expireSignedPreviewUrl',
   'Sandbox.pause',
   'Sandbox.recover',
   'Sandbox.resize',

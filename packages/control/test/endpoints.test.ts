@@ -5,6 +5,7 @@ import { BOUNDS, EndpointRecord, newToken, PreviewLink, tokenBytes, tokenKind } 
 import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
 import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
+import { purgePreviewLinks } from '../src/endpoints/preview-links.ts';
 import { mintApiKey, revokeApiKey } from '../src/index.ts';
 
 let world: World;
@@ -172,6 +173,71 @@ describe('POST /vms/:id/preview-links', () => {
         (await world.call('POST', `/vms/${vm.id}/preview-links`, { port: 80, expires_in_s })).status,
         400,
       );
+  });
+});
+
+describe('signed preview URLs of the facade', () => {
+  const signed = async (on: number, seconds = 60): Promise<string> => {
+    const path = `/compat/sandbox/${vm.id}/ports/${on}/signed-preview-url?expiresInSeconds=${seconds}`;
+    const answer = await world.call('GET', path);
+    assert.equal(answer.status, 200, answer.text);
+    return answer.body.token;
+  };
+  const expire = (token: string, on: number, call = world.call) =>
+    call('POST', `/compat/sandbox/${vm.id}/ports/${on}/signed-preview-url/${token}/expire`);
+
+  it('the token as the name of the host opens the port alone, with any credential or none', async () => {
+    const token = await signed(++port);
+    for (const credential of [undefined, newToken('apiKey'), newToken('preview')])
+      assert.equal(await shown(resolve(token, port, credential)), 'granted, public false');
+    const other = await expose();
+    for (const [name, on] of [
+      [token, other.port],
+      ['a'.repeat(26), port],
+    ] as const)
+      assert.match(await shown(resolve(name, on, world.call.key)), /^401 .* is unknown or has expired/);
+    // Neither a header nor a parameter takes it.
+    assert.match(await shown(resolve(vm.id, port, token)), /^401 /);
+  });
+
+  it('expire ends it at once, and that link alone; its grants are revoked', async () => {
+    const [token, staying] = [await signed(++port), await signed(port)];
+    assert.notEqual(token, staying);
+    const [ended, open] = [await resolve(token, port), await resolve(staying, port)];
+    const stranger = await world.stranger();
+    assert.equal((await expire(token, port, stranger)).status, 404);
+    assert.equal((await expire(token, port + 1)).status, 404);
+    assert.equal((await expire(token, port)).status, 200);
+    await until(() => gateway.revokedAs(ended.id) === true);
+    assert.match(await shown(resolve(token, port)), /^401 /);
+    assert.equal(await shown(resolve(staying, port)), 'granted, public false');
+    assert.equal(gateway.revokedAs(open.id), undefined);
+    for (const unknown of [token, 'x']) {
+      const again = await expire(unknown, port);
+      assert.deepEqual([again.status, /not found/.test(again.text)], [404, true]);
+    }
+  });
+
+  it('it is revoked when it expires, and with its endpoint, and expired ones are removed', async () => {
+    const brief = await signed(++port, 1);
+    const first = await resolve(brief, port);
+    await until(() => gateway.revokedAs(first.id) === true);
+    const token = await signed(port);
+    const second = await resolve(token, port);
+    const rows = async (): Promise<number> => {
+      const { rows: all } = await world.database.pool.query(
+        'select 1 from preview_links l join endpoints e on e.id = l.endpoint_id where e.sandbox_id = $1 and e.port = $2',
+        [vm.uuid, port],
+      );
+      return all.length;
+    };
+    await purgePreviewLinks(world.database, new AbortController().signal);
+    assert.equal(await rows(), 1);
+    const { endpoints } = (await world.call('GET', `/vms/${vm.id}/endpoints`)).body;
+    await world.call('DELETE', path(endpoints.find((one: EndpointRecord) => one.port === port)));
+    await until(() => gateway.revokedAs(second.id) === true);
+    assert.match(await shown(resolve(token, port)), /^401 /);
+    assert.equal(await rows(), 0);
   });
 });
 

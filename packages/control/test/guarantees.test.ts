@@ -69,7 +69,9 @@ describe('guarantees', () => {
   });
 
   it('the default of the all-in-one server runs 32 dedicated sandboxes of a core each on 2 cores, and the next one waits', async () => {
-    await using world = await startWorld({ limits: { overcommit: { cpu: 16, mem: 4, disk: 4, tier: 'all' } } });
+    await using world = await startWorld({
+      limits: { overcommit: { cpu: 16, mem: 4, disk: 4, tier: 'all' } },
+    });
     await world.runner({ facts: { cores: 2, mem_mib: 8192 } });
     for (let n = 0; n < 33; n++)
       await create(world.call, world, { mode: 'dedicated', cpu: 1, mem_mib: 1024 });

@@ -5,6 +5,8 @@
 import type { Operation } from '../wire/operation.ts';
 import { COMPAT_PREFIX } from './limits.ts';
 import {
+  CompatEmpty,
+  CompatLinkParams,
   CompatPortParams,
   CompatPreviewUrl,
   CompatSandbox,
@@ -110,6 +112,14 @@ export const compatOperations = {
     params: CompatPortParams,
     query: CompatSignedPreviewQuery,
     success: ok(CompatSignedPreviewUrl),
+  },
+  expireSignedPreviewUrl: {
+    ...shared,
+    method: 'POST',
+    path: sandboxPath('/:id/ports/:port/signed-preview-url/:token/expire'),
+    summary: 'End a signed preview URL',
+    params: CompatLinkParams,
+    success: ok(CompatEmpty),
   },
   createSnapshot: {
     ...shared,

@@ -122,6 +122,11 @@ export const CompatPortParams = Type.Object(
   { refusal: 400 },
 );
 
+export const CompatLinkParams = Type.Object(
+  { ...CompatPortParams.properties, token: Type.String({ description: 'Of the signed preview URL.' }) },
+  { refusal: 400 },
+);
+
 export const CompatSignedPreviewQuery = Type.Object({
   expiresInSeconds: Type.Optional(
     Type.Integer({
@@ -144,5 +149,7 @@ export const CompatSignedPreviewUrl = Type.Object({
   url: Type.String(),
   token: Type.String(),
 });
+
+export const CompatEmpty = Type.Object({});
 
 export const CompatUrl = Type.Object({ url: Type.String() });

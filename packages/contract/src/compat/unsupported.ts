@@ -41,11 +41,6 @@ export const UNSUPPORTED_OPERATIONS: readonly UnsupportedOperation[] = [
   op('POST', '/sandbox/:id/public/:isPublic', 'sandbox public toggle'),
   op('PUT', '/sandbox/:id/state', 'sandbox state update'),
   op('POST', '/sandbox/:id/network-settings', 'sandbox network settings'),
-  op(
-    'POST',
-    '/sandbox/:id/ports/:port/signed-preview-url/:token/expire',
-    'signed preview URL expiry (it ends at the time that it was signed for)',
-  ),
   op('GET', '/sandbox/:id/organization', 'sandbox organization'),
   op('GET', '/sandbox/:id/region-quota', 'sandbox region quota'),
   op('GET', '/sandbox/:id/telemetry/logs', 'sandbox telemetry'),

@@ -39,7 +39,7 @@ const RequestId = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER })
 /** The target of a request. `kind` decides which further fields control reads. */
 export const GatewayTarget = Type.Object({
   kind: Type.String({ minLength: 1, maxLength: 40 }),
-  /** From the client: a sandbox id, region-tagged or a bare UUID. */
+  /** From the client: a sandbox id, region-tagged or a bare UUID. Of the kind `preview` also the token of a link. */
   sandbox: Type.Optional(Type.String({ maxLength: 128 })),
   /** Of the kind `preview`: the port in the sandbox. */
   port: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),

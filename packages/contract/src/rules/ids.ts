@@ -1,6 +1,6 @@
 /** Generates ids and tokens; `wire/ids.ts` describes their forms. */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { TOKEN_PREFIXES, tokenKind, type TokenKind } from '../wire/ids.ts';
+import { base32, TOKEN_PREFIXES, tokenKind, type TokenKind } from '../wire/ids.ts';
 
 /** Random (version 4): the first characters of ids then differ, also of sandboxes that are created together. */
 export function newUuid(): string {
@@ -27,6 +27,11 @@ export function newToken(kind: TokenKind, bytes: Uint8Array = randomBytes(TOKEN_
     rest /= 62n;
   }
   return `${TOKEN_PREFIXES[kind]}${text}`;
+}
+
+/** A new token of a preview link: 128 random bits. */
+export function newLinkToken(): string {
+  return base32(randomBytes(16).toString('hex'));
 }
 
 /** The 32 bytes of a well-formed token. Null for a text that `newToken` does not generate. */

@@ -25,13 +25,28 @@ export function isRegionSlug(text: string): boolean {
 export function formatSandboxId(region: string, uuid: string): string {
   if (!isRegionSlug(region)) throw new TypeError(`not a region slug: ${JSON.stringify(region)}`);
   if (!isUuid(uuid)) throw new TypeError(`not a UUID: ${JSON.stringify(uuid)}`);
-  let rest = BigInt(`0x${uuid.replaceAll('-', '')}`);
+  return `${region}-${base32(uuid.replaceAll('-', ''))}`;
+}
+
+/** 128 bits, from hexadecimal, as 26 characters of base 32. */
+export function base32(hex: string): string {
+  let rest = BigInt(`0x${hex}`);
   let text = '';
   for (let i = 0; i < ID_CHARS; i++) {
     text = `${BASE32.charAt(Number(rest & 31n))}${text}`;
     rest >>= 5n;
   }
-  return `${region}-${text}`;
+  return text;
+}
+
+const LINK_TOKEN = /^[a-z2-7]{26}$/;
+
+/**
+ * Whether a text is the token of a preview link, which is a part of a host name: 26 characters of base 32, lower case. Sandbox
+ * ids have a hyphen.
+ */
+export function isLinkToken(text: string): boolean {
+  return LINK_TOKEN.test(text);
 }
 
 export interface SandboxId {

@@ -1,17 +1,22 @@
-/** Preview URLs. A port that has none yet gets a private preview endpoint, never a public one. */
+/**
+ * Preview URLs, without a slash at their end, because clients add paths to them. A port that has none yet gets a private preview
+ * endpoint, never a public one.
+ */
 import {
   COMPAT_LIMITS,
   conflict,
   compatOperations as operations,
+  isLinkToken,
   newUuid,
-  PREVIEW_TOKEN_PARAMETER,
+  notFound,
   quote,
   sandboxNotFound,
   TOOLBOX_KEY,
 } from '@releap/contract';
 import type { Principal } from '../auth/authenticator.ts';
 import type { ControlContext } from '../context.ts';
-import { ensureEndpoint, exposedSandbox } from '../endpoints/endpoints.ts';
+import { ensureEndpoint, exposedSandbox, withoutSlash, type ExposedSandbox } from '../endpoints/endpoints.ts';
+import { createPreviewLink, endPreviewLink } from '../endpoints/preview-links.ts';
 import type { Planes } from '../http/planes.ts';
 import { findSandbox } from './sandbox-rows.ts';
 
@@ -20,28 +25,41 @@ export function compatPreviewRoutes(
   { database, previewTokens }: Pick<ControlContext, 'database' | 'previewTokens'>,
 ): void {
   compat.operation(operations.getPreviewUrl, async ({ params, principal }) => {
-    const { sandboxId, endpointId, url } = await expose(principal, params);
+    const { sandbox, endpointId, url } = await expose(principal, params);
     const scope = params.port === TOOLBOX_KEY.port ? 'toolbox' : 'preview';
-    return { sandboxId, url, token: await previewTokens.issue(endpointId, null, scope) };
+    const token = await previewTokens.issue(endpointId, null, scope);
+    return { sandboxId: sandbox.shownId, url: withoutSlash(url), token };
   });
 
   compat.operation(operations.getSignedPreviewUrl, async ({ params, query, principal }) => {
-    const { sandboxId, endpointId, url } = await expose(principal, params);
+    const { sandbox, endpointId } = await expose(principal, params);
+    const { port } = params;
     const seconds = query.expiresInSeconds ?? COMPAT_LIMITS.previewSeconds;
-    const token = await previewTokens.issue(endpointId, new Date(Date.now() + seconds * 1000));
-    return { sandboxId, port: params.port, url: `${url}?${PREVIEW_TOKEN_PARAMETER}=${token}`, token };
+    const token = await createPreviewLink(database, endpointId, seconds);
+    return { sandboxId: sandbox.shownId, port, url: sandbox.linkUrl(port, token), token };
+  });
+
+  compat.operation(operations.expireSignedPreviewUrl, async ({ params, principal }) => {
+    const { id, port, token } = params;
+    const row = await findSandbox(database, principal.projectId, id);
+    if (row === undefined) throw sandboxNotFound(id);
+    if (!isLinkToken(token) || !(await endPreviewLink(database, { sandboxId: row.id, port, token })))
+      throw notFound(
+        `port ${port} of sandbox ${quote(id)} has no signed preview URL with this token: not found`,
+      );
+    return {};
   });
 
   async function expose(
     { projectId }: Principal,
     { id, port }: { id: string; port: number },
-  ): Promise<{ sandboxId: string; endpointId: string; url: string }> {
+  ): Promise<{ sandbox: ExposedSandbox; endpointId: string; url: string }> {
     const row = await findSandbox(database, projectId, id);
     if (row === undefined) throw sandboxNotFound(id);
     // One that is not persistent has ended, and is only shown.
     if (row.stopped) throw conflict(`sandbox ${quote(id)} is stopped: its ports have no previews`);
     const sandbox = await exposedSandbox(database, row.id, projectId);
     const { endpoint } = await ensureEndpoint(database, sandbox, { id: newUuid(), port, isPublic: false });
-    return { sandboxId: sandbox.shownId, endpointId: endpoint.id, url: endpoint.url };
+    return { sandbox, endpointId: endpoint.id, url: endpoint.url };
   }
 }

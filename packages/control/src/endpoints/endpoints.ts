@@ -66,6 +66,8 @@ export interface ExposedSandbox {
   shownId: string;
   projectId: string;
   toRecord: (row: EndpointRow) => EndpointRecord;
+  /** URL of the link with this token, without a slash at its end. */
+  linkUrl: (port: number, token: string) => string;
 }
 
 /** @throws 404; 503 when its region has no preview domain */
@@ -95,8 +97,12 @@ export async function exposedSandbox(
       url: previewUrl(base, endpoint.port, id),
       created_at: endpoint.created_at.toISOString(),
     }),
+    linkUrl: (port, token) => withoutSlash(previewUrl(base, port, token)),
   };
 }
+
+/** For clients that add a path to it. */
+export const withoutSlash = (url: string): string => url.replace(/\/+$/, '');
 
 /** @throws 400 when the sandbox has as many endpoints as it may; 409 when the port is exposed */
 export async function createEndpoint(
@@ -168,8 +174,11 @@ function endpointNotFound({ shownId }: ExposedSandbox, endpointId: string): Erro
   return notFound(`sandbox ${quote(shownId)} has no endpoint ${quote(endpointId)}`);
 }
 
-/** `https://<port>-<sandbox id>.<domain>/` for the base URL `https://<domain>`. */
-export function previewUrl(base: string, port: number, sandboxId: string): string {
+/**
+ * `https://<port>-<name>.<domain>/` for the base URL `https://<domain>`.
+ * @param name id of the sandbox, or the token of a link
+ */
+function previewUrl(base: string, port: number, name: string): string {
   const url = new URL(base);
-  return `${url.protocol}//${port}-${sandboxId}.${url.host}/`;
+  return `${url.protocol}//${port}-${name}.${url.host}/`;
 }

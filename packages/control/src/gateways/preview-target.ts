@@ -1,5 +1,6 @@
 import {
   conflict,
+  isLinkToken,
   notFound,
   parseSandboxId,
   quote,
@@ -11,8 +12,9 @@ import {
 import { timingSafeEqual } from 'node:crypto';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Authenticator } from '../auth/authenticator.ts';
+import { findPreviewLink } from '../endpoints/preview-links.ts';
 import type { PreviewTokens } from '../endpoints/preview-tokens.ts';
-import type { GrantedCredential, TargetResolver } from './target-resolver.ts';
+import type { GrantedCredential, ResolvedTarget, TargetRequest, TargetResolver } from './target-resolver.ts';
 
 interface Located {
   id: string;
@@ -41,6 +43,16 @@ export interface PreviewTargetOptions {
   previewTokens: PreviewTokens;
 }
 
+/** @throws 409 while it does not run */
+function placeOf(
+  { id, status, runner_id: runnerId, data_url: dataUrl }: Located,
+  name: string,
+): Pick<ResolvedTarget, 'sandboxId' | 'runnerId' | 'dataUrl'> {
+  if (status !== 'running' || runnerId === null || dataUrl === null)
+    throw conflict(`${name} is ${status}, and must be running`);
+  return { sandboxId: id, runnerId, dataUrl };
+}
+
 interface Access {
   credential: GrantedCredential;
   expiresAt?: Date | null;
@@ -49,7 +61,7 @@ interface Access {
 /**
  * An exposed port of a running sandbox. A public endpoint needs no credential; a private one a preview token, an API key of
  * the project or the sandbox's access token. Without a valid credential an unknown sandbox, another project's and a port
- * that is not exposed get the same answer.
+ * that is not exposed get the same answer. The name of a sandbox may also be the token of a link to one of its ports.
  */
 export function previewTarget({
   database,
@@ -80,10 +92,29 @@ export function previewTarget({
     }
   }
 
+  /** The host name has the token of a link, which alone decides. */
+  async function resolveLink(token: string, port: number, request: TargetRequest): Promise<ResolvedTarget> {
+    const ended = unauthorized(
+      'this signed preview URL is unknown or has expired: request another one from the owner of the sandbox',
+    );
+    const link = await findPreviewLink(database, token);
+    if (link === undefined || link.port !== port) throw ended;
+    request.watch(link.sandboxId);
+    const row = await queryOne(database.pool, FIND, [link.sandboxId, port, null]);
+    if (row === undefined || row.endpoint_id !== link.endpointId) throw ended;
+    return {
+      ...placeOf(row, 'the sandbox'),
+      credential: { type: 'preview', projectId: row.project_id, link: tokenDigest(token).toString('hex') },
+      endpoint: { id: link.endpointId, public: row.public === true },
+      expiresAt: link.expiresAt,
+    };
+  }
+
   return {
     kind: 'preview',
     subject: ({ sandbox = '' }) => parseSandboxId(sandbox)?.uuid ?? null,
-    async resolve({ sandbox: shownId = '', port = 0 }, token) {
+    async resolve({ sandbox: shownId = '', port = 0 }, token, request) {
+      if (isLinkToken(shownId)) return resolveLink(shownId, port, request);
       const id = parseSandboxId(shownId);
       const unknown = notFound(`there is no preview of port ${port} of sandbox ${quote(shownId)}`);
       if (id === null) throw unknown;
@@ -98,12 +129,8 @@ export function previewTarget({
         throw unauthorized(
           'this preview is private: send its token in the header x-service-preview-token, or open a signed URL',
         );
-      if (row.status !== 'running' || row.runner_id === null || row.data_url === null)
-        throw conflict(`sandbox ${quote(shownId)} is ${row.status}, and must be running`);
       return {
-        sandboxId: row.id,
-        runnerId: row.runner_id,
-        dataUrl: row.data_url,
+        ...placeOf(row, `sandbox ${quote(shownId)}`),
         credential: access?.credential ?? { type: 'public', projectId: row.project_id },
         endpoint: { id: row.endpoint_id, public: row.public === true },
         ...(access?.expiresAt ? { expiresAt: access.expiresAt } : {}),

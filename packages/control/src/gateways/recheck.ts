@@ -22,6 +22,12 @@ const ENDPOINTS = statement<{ id: string; public: boolean }>(
   'select id, public from endpoints where id = any($1::uuid[])',
 );
 
+const ENDED_LINKS = statement<{ link: string }>(
+  'gateway-ended-links',
+  `select t.link from unnest($1::text[]) as t(link)
+    where not exists (select 1 from preview_links l where l.digest = decode(t.link, 'hex') and l.expires_at > now())`,
+);
+
 /** Those of a deleted function are not there. */
 const REVISIONS = statement<{ id: string; revision: number }>(
   'gateway-function-revisions',
@@ -30,19 +36,21 @@ const REVISIONS = statement<{ id: string; revision: number }>(
 
 /**
  * Rechecks the dependencies of all held grants and revokes invalid ones: keys, projects and endpoints that any server has
- * revoked, deleted or made private, expired tokens, runners with another address, functions with another revision. One pass costs five statements over
+ * revoked, deleted or made private, expired tokens, ended links, runners with another address, functions with another revision. One pass costs six statements over
  * distinct ids, for any number of grants and requests.
  */
 export async function recheckGrants(database: Database, grants: GrantIndex): Promise<void> {
   const keys = new Set<string>();
   const projects = new Set<string>();
   const endpoints = new Set<string>();
+  const links = new Set<string>();
   const runners = new Map<string, [runnerId: string, dataUrl: string]>();
   const functions = new Set<string>();
   for (const { resolved } of grants) {
     if (resolved === undefined) continue;
     const { credential } = resolved;
     if (credential.type === 'apiKey') keys.add(credential.keyId);
+    if (credential.type === 'preview' && credential.link !== undefined) links.add(credential.link);
     projects.add(credential.projectId);
     if ('function' in resolved) {
       functions.add(resolved.function.id);
@@ -53,7 +61,7 @@ export async function recheckGrants(database: Database, grants: GrantIndex): Pro
     runners.set(`${runnerId} ${dataUrl}`, [runnerId, dataUrl]);
   }
   if (projects.size === 0) return;
-  const [revoked, deleted, moved, exposed, revisions] = await Promise.all([
+  const [revoked, deleted, moved, exposed, endedLinks, revisions] = await Promise.all([
     queryAll(database.pool, REVOKED_KEYS, [[...keys]]),
     queryAll(database.pool, DELETED_PROJECTS, [[...projects]]),
     queryAll(database.pool, MOVED_RUNNERS, [
@@ -61,12 +69,16 @@ export async function recheckGrants(database: Database, grants: GrantIndex): Pro
       [...runners.values()].map(([, url]) => url),
     ]),
     endpoints.size === 0 ? [] : queryAll(database.pool, ENDPOINTS, [[...endpoints]]),
+    links.size === 0 ? [] : queryAll(database.pool, ENDED_LINKS, [[...links]]),
     functions.size === 0 ? [] : queryAll(database.pool, REVISIONS, [[...functions]]),
   ]);
   if (revoked.length + deleted.length + moved.length + endpoints.size + functions.size === 0) return;
   const revisionOf = new Map(revisions.map(({ id, revision }) => [id, revision]));
   const visibility = new Map(exposed.map(({ id, public: isPublic }) => [id, isPublic]));
-  const ended = new Set([...revoked, ...deleted].map(({ id }) => id));
+  const ended = new Set([
+    ...[...revoked, ...deleted].map(({ id }) => id),
+    ...endedLinks.map(({ link }) => link),
+  ]);
   const gone = new Set(moved.map(({ id }) => id));
   for (const grant of grants) {
     if (grant.resolved === undefined) continue;
@@ -87,7 +99,9 @@ export async function recheckGrants(database: Database, grants: GrantIndex): Pro
 }
 
 function usesCredential({ credential }: Resolved, ended: ReadonlySet<string>): boolean {
-  return ended.has(credential.projectId) || (credential.type === 'apiKey' && ended.has(credential.keyId));
+  if (ended.has(credential.projectId)) return true;
+  if (credential.type === 'apiKey') return ended.has(credential.keyId);
+  return credential.type === 'preview' && credential.link !== undefined && ended.has(credential.link);
 }
 
 /** @param isPublic present visibility of its endpoint; undefined when there is none */

@@ -5,8 +5,8 @@ export type GrantedCredential =
   | { type: 'apiKey'; keyId: string; projectId: string }
   /** The sandbox's own access token. */
   | { type: 'sandbox'; projectId: string }
-  /** A token of the endpoint. */
-  | { type: 'preview'; projectId: string }
+  /** A token of the endpoint; with the digest of a link, in hexadecimal, that link. */
+  | { type: 'preview'; projectId: string; link?: string }
   /** A token of the function's public endpoint. */
   | { type: 'function'; projectId: string }
   /** A server of the control plane, or the gateway itself. */

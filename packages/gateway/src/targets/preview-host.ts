@@ -1,8 +1,8 @@
-/** Host names of previews: `<port>-<sandbox id>.<preview domain>`. */
+/** Host names of previews: `<port>-<sandbox id>.<preview domain>`, and `<port>-<token>.<preview domain>` of links. */
 
 export interface PreviewHost {
   port: number;
-  /** As the client names it; control decides whether it exists. */
+  /** As the client names it, or the token of a link; control decides whether it exists. */
   sandbox: string;
   /** Host and port for clients, from the request: characters of host names only. */
   authority: string;

@@ -1,4 +1,4 @@
-import { notFound, quote } from '@releap/contract';
+import { isLinkToken, notFound, quote } from '@releap/contract';
 import { checkFraming } from '../http/framing.ts';
 import { cookieName, findCredential, FRAME_COOKIE } from './preview-credential.ts';
 import { previewHeaders } from './preview-headers.ts';
@@ -14,7 +14,7 @@ export interface PreviewOptions {
   isTls: boolean;
 }
 
-/** `<port>-<sandbox id>.<domain>`: a port of a sandbox that has a preview endpoint. */
+/** `<port>-<sandbox id>.<domain>`: a port of a sandbox that has a preview endpoint. `<port>-<token>.<domain>`: a link to one. */
 export function preview({ domain, isTls }: PreviewOptions): TargetKind {
   return {
     kind: 'preview',
@@ -29,8 +29,11 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
       const use = cookieUse(request.method, request.headers, { host, domain, isTls });
       const credential = findCredential(request.url, request.headers, isTls, use);
       const { url } = credential;
-      const token = request.credential === undefined ? credential.token : request.credential;
       const { port, sandbox } = host;
+      // The host of a link is its credential, and no other one matters.
+      const isLink = isLinkToken(sandbox);
+      const sent = request.credential === undefined ? credential.token : request.credential;
+      const token = isLink ? null : sent;
       const route: Route = {
         target: { kind: 'preview', sandbox, port },
         token,
@@ -39,7 +42,7 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
         onRefused: (refusal) => answerRefused(request, refusal),
         headers: previewHeaders({ address: request.address, isTls, host }),
       };
-      if (!credential.isInUrl || !isNavigation(request)) return route;
+      if (isLink || !credential.isInUrl || !isNavigation(request)) return route;
       // In a frame of another site browsers keep no other one.
       const [name, attributes] =
         isTls && isFrame(request.headers)

@@ -36,6 +36,33 @@ test('a revocation removes the route, and ends what is open by that credential a
   );
 });
 
+test('the host of a link needs no credential, is routed, and its revocation ends what is open', async () => {
+  const link = 'q2'.repeat(13);
+  const host = world.hostOf(link);
+  const { decide } = world.control;
+  world.control.decide = (question) => {
+    if (question.target.sandbox !== link) return decide(question);
+    assert.equal(question.token, undefined, 'the host is the credential');
+    return { ...decide(question), public: false };
+  };
+  // Other credentials, and none, have the same route. Guests get none of them.
+  const headers = { ...withToken, cookie: `a=b; rlp_preview=${token}` };
+  await route(host, { path: '/a?b=c' });
+  world.seen = [];
+  assert.equal((await call(ports.engine, host, { headers, path: '/a?b=c' })).status, 200);
+  assert.deepEqual(
+    [world.seen[0]?.url, world.seen[0]?.headers.cookie, world.seen[0]?.headers['x-service-preview-token']],
+    ['/a?b=c', 'a=b', undefined],
+  );
+  const socket = await openRouted(host, {});
+  const isGone = once(socket, 'close');
+  const ids = world.control.asked.filter(({ target }) => target.sandbox === link).map(({ id }) => id);
+  world.control.decide = () => ({ status: 401, error: 'it has expired' });
+  world.control.push({ type: 'revoke', ids, disconnect: true });
+  await isGone;
+  assert.equal((await call(ports.engine, host)).status, 401);
+});
+
 test('a grant that is not valid any more is asked for again, and open connections remain', async () => {
   const host = world.hostOf('public-moved');
   await route(host);
