@@ -112,9 +112,9 @@ describe('a sandbox of the SDK', () => {
   test('what it refuses are errors of the classes of the SDK', async () => {
     await fails(() => daytona.get('nowhere'), sdk.DaytonaNotFoundError, /not found/, 404);
     await fails(
-      () => daytona.create({ snapshot: 'nothing' }),
+      () => daytona.create({ snapshot: 'Not-A-Reference' }),
       sdk.DaytonaNotFoundError,
-      /"nothing" not found/,
+      /"Not-A-Reference" not found/,
       404,
     );
     await fails(

@@ -11,6 +11,7 @@ import {
   UNSUPPORTED_OPERATIONS,
 } from '@releap/contract';
 import { sdk, type Untyped } from '@releap/testing/daytona';
+import { GatewayClient } from '@releap/testing/gateway-client';
 import { inspect } from '@releap/testing/inspect';
 import {
   create as createNative,
@@ -26,7 +27,11 @@ import { Compile } from 'typebox/compile';
 let world: World;
 let call: Caller;
 before(async () => {
-  world = await startWorld({ compatSnapshot: 'busybox', publicUrl: 'https://api.test' });
+  world = await startWorld({
+    compatSnapshot: 'busybox',
+    publicUrl: 'https://api.test',
+    limits: { leaseGraceMs: 0 },
+  });
   // Dedicated sandboxes have cores of their own.
   await world.runner({ facts: { cores: 256, mem_mib: 1_000_000, disk_mib: 10_000_000 } });
   call = facade(await world.stranger());
@@ -110,6 +115,8 @@ describe('POST /sandbox', () => {
     };
     assert.deepEqual(await refOf({}), ['builtin', 'busybox']);
     assert.deepEqual(await refOf({ snapshot: 'registry.test/app:1' }), ['registry', 'registry.test/app:1']);
+    // Neither a snapshot nor an image: a reference.
+    assert.deepEqual(await refOf({ snapshot: 'ubuntu' }), ['registry', 'ubuntu']);
     const from = (text: string): object => ({ buildInfo: { contextHashes: [], dockerfileContent: text } });
     assert.deepEqual(await refOf(from('FROM registry.test/app:1\n')), ['registry', 'registry.test/app:1']);
     assert.deepEqual(await refOf(from('FROM busybox\n')), ['builtin', 'busybox']);
@@ -140,7 +147,7 @@ describe('POST /sandbox', () => {
         /contextHashes must be empty/,
       ],
       [{ buildInfo: { dockerfileContent: '' } }, 400, /dockerfileContent/],
-      [{ snapshot: 'nothing' }, 404, /"nothing" not found/],
+      [{ snapshot: 'Not-A-Reference' }, 404, /"Not-A-Reference" not found/],
       [{ target: 'mars' }, 400, /region "mars" is unknown/],
       [{ labels: { big: 'x'.repeat(1_000_000) } }, 400, /labels have 1000010 bytes/],
       [{ labels: { team: 1 } }, 400, /labels\.team/],
@@ -152,6 +159,12 @@ describe('POST /sandbox', () => {
       [{ volumes: [{ volumeId: 'v', mountPath: '/v' }] }, 501, /volumes/],
       [{ gpuType: ['H100'] }, 501, /gpuType/],
       [{ linkedSandbox: 'x' }, 501, /linkedSandbox/],
+      [{ autoPauseInterval: 5 }, 501, /autoPauseInterval/],
+      [{ kvm: true }, 501, /kvm/],
+      [{ secrets: [{ A: 'b' }] }, 501, /secrets/],
+      [{ outboundProxyUrl: 'http://proxy.test' }, 501, /outboundProxyUrl/],
+      [{ autoStopInterval: -1 }, 400, /autoStopInterval/],
+      [{ ttlMinutes: 1.5 }, 400, /ttlMinutes/],
       [{ user: 'daytona' }, 501, /sandbox create with user .* as the user of the image/],
       [{ networkAllowList: '10.0.0.0/8,a b' }, 400, /^networkAllowList\[1\] must be .* "a b"/],
       [{ domainAllowList: '*' }, 400, /^domainAllowList\[0\] .* leave domainAllowList out/],
@@ -226,7 +239,7 @@ describe('the life of a sandbox', () => {
     await waitFor(world.call, id, 'running');
     const mine = facade(world.call);
     const { body } = await mine('GET', '/sandbox/native');
-    assert.deepEqual([body.id, body.labels, body.cpu], [id, {}, 0.125]);
+    assert.deepEqual([body.id, body.labels, body.cpu], [id, {}, 1]);
     assert.equal((await mine('POST', '/sandbox/native/stop')).body.state, 'stopped');
     assert.equal((await mine('POST', '/sandbox/native/start')).body.state, 'started');
     await world.call('POST', `/vms/${id}/pause`);
@@ -264,6 +277,129 @@ describe('the life of a sandbox', () => {
       assert.match(await refused(call('GET', `/sandbox/${id}/ports/${port}/preview-url`), 400), /port/);
     await call('POST', `/sandbox/${id}/stop`);
     assert.match(await refused(call('GET', `/sandbox/${id}/ports/3000/preview-url`), 409), /is stopped/);
+  });
+});
+
+describe('intervals of a create', () => {
+  /** As if this many minutes had passed since its start, its last activity, or its stop. */
+  async function later(id: string, minutes: number): Promise<void> {
+    const set = (table: string, key: string, column: string): Promise<unknown> =>
+      world.database.pool.query(
+        `update ${table} set ${column} = ${column} - $2 * interval '1 minute' where ${key} = $1`,
+        [uuidOf(id), minutes],
+      );
+    // In this order: the lease ends it.
+    await set('sandboxes', 'id', 'updated_at');
+    await set('sandbox_leases', 'sandbox_id', 'ends_at');
+    await set('sandbox_leases', 'sandbox_id', 'expires_at');
+  }
+  const stateOf = async (id: string): Promise<unknown> => {
+    const { status, body } = await call('GET', `/sandbox/${id}`);
+    return status === 404 ? 404 : body.state;
+  };
+  const intervals = ({ autoStopInterval, autoArchiveInterval, autoDeleteInterval }: CompatSandbox) => [
+    autoStopInterval,
+    autoArchiveInterval,
+    autoDeleteInterval,
+  ];
+
+  it('are returned; absent ones and 0 end nothing', async () => {
+    const plain = await create();
+    assert.deepEqual(intervals(plain), [0, 0, -1]);
+    const never = await create({
+      autoStopInterval: 0,
+      autoArchiveInterval: 60,
+      autoDeleteInterval: -1,
+      ttlMinutes: 0,
+    });
+    assert.deepEqual(intervals(never), [0, 60, -1]);
+    const { rows } = await world.database.pool.query(
+      'select 1 from sandbox_leases where sandbox_id = any($1)',
+      [[uuidOf(plain.id), uuidOf(never.id)]],
+    );
+    assert.equal(rows.length, 0);
+  });
+
+  it('autoStopInterval stops one without activity, which is then shown as stopped; activity renews it', async () => {
+    const [idle, busy, used] = [
+      await create({ autoStopInterval: 5 }),
+      await create({ autoStopInterval: 5 }),
+      await create({ autoStopInterval: 5 }),
+    ];
+    assert.deepEqual(intervals(idle), [5, 0, -1]);
+    using gateway = await new GatewayClient(world.internalUrl).open();
+    for (const { id } of [idle, busy, used]) await later(id, 4);
+    assert.equal((await call('POST', `/sandbox/${busy.id}/last-activity`)).status, 201);
+    // What gateways report: this grant was used.
+    const grant = await gateway.ask({ kind: 'toolbox', sandbox: used.id }, call.key);
+    assert.equal(grant.type, 'grant');
+    gateway.send({ type: 'active', ids: [grant.id] });
+    await until(
+      async () => (await call('GET', `/sandbox/${used.id}`)).body.lastActivityAt > used.lastActivityAt,
+    );
+    for (const { id } of [idle, busy, used]) await later(id, 2);
+    await until(async () => (await stateOf(idle.id)) === 'stopped');
+    assert.deepEqual([await stateOf(busy.id), await stateOf(used.id)], ['started', 'started']);
+    // It is shown until it is deleted, and has no lease any more.
+    const { rows } = await world.database.pool.query('select 1 from sandbox_leases where sandbox_id = $1', [
+      uuidOf(idle.id),
+    ]);
+    assert.equal(rows.length, 0);
+    assert.equal((await call('DELETE', `/sandbox/${idle.id}`)).status, 200);
+    assert.equal(await stateOf(idle.id), 404);
+  });
+
+  it('the idle time of one begins when it runs', async () => {
+    const { id } = await create({ autoStopInterval: 1 });
+    await world.database.pool.query(
+      `update sandbox_leases set expires_at = now() - interval '1 hour' where sandbox_id = $1`,
+      [uuidOf(id)],
+    );
+    await world.control.sweep();
+    assert.equal(await stateOf(id), 'started');
+  });
+
+  it('autoDeleteInterval 0 (ephemeral) deletes at the stop, by the client or for want of activity', async () => {
+    const [stopped, idle] = [
+      await create({ autoDeleteInterval: 0 }),
+      await create({ autoDeleteInterval: 0, autoStopInterval: 5 }),
+    ];
+    assert.equal((await call('POST', `/sandbox/${stopped.id}/stop`)).body.state, 'destroyed');
+    await until(async () => (await stateOf(stopped.id)) === 404);
+    await later(idle.id, 6);
+    await until(async () => (await stateOf(idle.id)) === 404);
+  });
+
+  it('autoDeleteInterval deletes a stopped one after this time, however it was stopped', async () => {
+    const [stopped, idle] = [
+      await create({ autoDeleteInterval: 10 }),
+      await create({ autoDeleteInterval: 10, autoStopInterval: 5 }),
+    ];
+    await call('POST', `/sandbox/${stopped.id}/stop`);
+    await later(idle.id, 6);
+    await until(async () => (await stateOf(idle.id)) === 'stopped');
+    const limited = async (id: string): Promise<boolean> =>
+      (
+        await world.database.pool.query(
+          'select 1 from sandbox_leases where sandbox_id = $1 and expires_at > now() and idle_s is null',
+          [uuidOf(id)],
+        )
+      ).rowCount === 1;
+    await until(() => limited(idle.id));
+    for (const { id } of [stopped, idle]) {
+      assert.equal(await stateOf(id), 'stopped');
+      await later(id, 11);
+      await until(async () => (await stateOf(id)) === 404);
+    }
+  });
+
+  it('ttlMinutes deletes one in spite of activity', async () => {
+    const { id, autoDestroyAt } = await create({ ttlMinutes: 10, autoStopInterval: 5 });
+    assert.ok(autoDestroyAt !== undefined && new Date(autoDestroyAt).getTime() > Date.now());
+    await later(id, 4);
+    await call('POST', `/sandbox/${id}/last-activity`);
+    await later(id, 7);
+    await until(async () => (await stateOf(id)) === 404);
   });
 });
 

@@ -186,6 +186,39 @@ test('a grant that has expired is released when its target is used again', async
   assert.ok(released.length > 0);
 });
 
+test('activity is reported of grants that were used since the last report, or are by open requests', async () => {
+  await using other = await startFakeControl('gateway-credential', 'data-token');
+  other.decide = () => ({ vm_id: sandbox, data_url: dataUrl });
+  const grants = new Grants({
+    controlUrl: other.url,
+    credential: () => Promise.resolve('gateway-credential'),
+    kinds: ['site'],
+    decisionMs: 60_000,
+    log: pino({ level: 'silent' }),
+  });
+  try {
+    const [open, brief] = [
+      await grants.lease({ kind: 'site', sandbox: 'open' }, null),
+      await grants.lease({ kind: 'site', sandbox: 'brief' }, null),
+    ];
+    brief[Symbol.dispose]();
+    const ids = other.asked.map(({ id }) => id);
+    const report = async (count: number): Promise<number[]> => {
+      other.active = [];
+      await until(() => {
+        grants.reportActivity();
+        return other.active.length >= count;
+      });
+      return other.active.slice(0, count);
+    };
+    assert.deepEqual(await report(2), ids);
+    assert.deepEqual(await report(2), [ids[0], ids[0]], 'only the open one, in each further report');
+    open[Symbol.dispose]();
+  } finally {
+    await grants.close();
+  }
+});
+
 test('the one used for longest ago is released first when there are too many', async () => {
   await using other = await startFakeControl('gateway-credential', 'data-token');
   other.decide = () => ({ vm_id: sandbox, data_url: dataUrl });

@@ -32,6 +32,10 @@ export const CompatBuildInfo = Type.Object({
 
 const CompatVolume = Type.Object({ volumeId: Type.Optional(Type.String()) });
 
+/** Two years. */
+const MINUTES_MAX = 1_051_200;
+const Minutes = { minimum: 0, maximum: MINUTES_MAX } as const;
+
 export const CompatSandboxCreate = Type.Object({
   name: Type.Optional(Type.String({ minLength: 1, maxLength: BOUNDS.displayNameChars })),
   snapshot: Type.Optional(Type.String({ maxLength: 512 })),
@@ -50,6 +54,29 @@ export const CompatSandboxCreate = Type.Object({
   networkAllowList: Type.Optional(Type.String({ maxLength: 64 * 1024 })),
   domainAllowList: Type.Optional(Type.String({ maxLength: 64 * 1024 })),
   linkedSandbox: Type.Optional(Type.String()),
+  autoStopInterval: Type.Optional(
+    Type.Integer({ ...Minutes, description: 'Minutes without activity after which it stops. 0: never.' }),
+  ),
+  autoArchiveInterval: Type.Optional(
+    Type.Integer({ ...Minutes, description: 'Returned. What has stopped has no disk to archive.' }),
+  ),
+  autoDeleteInterval: Type.Optional(
+    Type.Integer({
+      minimum: -MINUTES_MAX,
+      maximum: MINUTES_MAX,
+      description: 'Minutes after its stop. 0: at its stop. Negative: never.',
+    }),
+  ),
+  ttlMinutes: Type.Optional(
+    Type.Integer({ ...Minutes, description: 'Minutes after its creation, in any state. 0: never.' }),
+  ),
+  // Refused where they are set.
+  autoPauseInterval: Type.Optional(Type.Integer()),
+  kvm: Type.Optional(Type.Boolean()),
+  spot: Type.Optional(Type.Boolean()),
+  secrets: Type.Optional(Type.Array(Type.Unknown())),
+  outboundProxyUrl: Type.Optional(Type.String()),
+  otelEndpointOverride: Type.Optional(Type.String()),
 });
 export type CompatSandboxCreate = Static<typeof CompatSandboxCreate>;
 
@@ -61,6 +88,8 @@ const item = {
   user: Type.String(),
   labels: Labels,
   public: Type.Boolean(),
+  networkBlockAll: Type.Boolean(),
+  kvm: Type.Boolean(),
   target: Type.String(),
   cpu: Type.Number(),
   gpu: Type.Number(),
@@ -74,6 +103,7 @@ const item = {
   autoStopInterval: Type.Integer(),
   autoArchiveInterval: Type.Integer(),
   autoDeleteInterval: Type.Integer(),
+  autoDestroyAt: Type.Optional(Type.String({ description: 'When it ends in any case.' })),
   createdAt: Type.String(),
   updatedAt: Type.String(),
   lastActivityAt: Type.String(),
@@ -98,7 +128,6 @@ export type CompatBuildInfoRecord = Static<typeof CompatBuildInfoRecord>;
 export const CompatSandbox = Type.Object({
   ...item,
   env: Type.Record(Type.String(), Type.String()),
-  networkBlockAll: Type.Boolean(),
   networkAllowList: Type.Optional(Type.String()),
   domainAllowList: Type.Optional(Type.String()),
   volumes: Type.Array(Type.Unknown()),

@@ -28,6 +28,13 @@ export const UNSUPPORTED_OPERATIONS: readonly UnsupportedOperation[] = [
   op('POST', '/sandbox/:id/autostop/:interval', 'sandbox autostop interval'),
   op('POST', '/sandbox/:id/autoarchive/:interval', 'sandbox autoarchive interval'),
   op('POST', '/sandbox/:id/autodelete/:interval', 'sandbox autodelete interval'),
+  // Of newer versions of the protocol.
+  op('POST', '/sandbox/:id/autopause/:interval', 'sandbox autopause interval'),
+  op('POST', '/sandbox/:id/ttl/:minutes', 'sandbox time to live update'),
+  op('GET', '/sandbox/:id/secrets', 'sandbox secret list'),
+  op('PUT', '/sandbox/:id/secrets', 'sandbox secret update'),
+  op('GET', '/sandbox/:id/signing-key', 'sandbox signing key'),
+  op('POST', '/sandbox/:id/signing-key/rotate', 'sandbox signing key rotation'),
   op('GET', '/sandbox/:id/build-logs-url', 'sandbox build-logs URL'),
   op('GET', '/sandbox/:id/build-logs', 'sandbox build logs'),
   op('POST', '/sandbox/:id/fork', 'sandbox fork'),

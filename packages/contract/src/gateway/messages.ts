@@ -80,7 +80,17 @@ const Release = Type.Object({
   discard: Type.Optional(Type.Boolean()),
 });
 
-export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release]);
+/**
+ * Requests or connections have used these grants since the last such message, which is at most `GATEWAY_ACTIVE_MS` ago. Sandboxes
+ * that stop without activity stay.
+ */
+const Active = Type.Object({
+  type: Type.Literal('active'),
+  ids: Type.Array(RequestId, { maxItems: 1_000 }),
+});
+export const GATEWAY_ACTIVE_MS = 30_000;
+
+export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release, Active]);
 export type GatewayMessage = Static<typeof GatewayMessage>;
 
 const Welcome = Type.Object({

@@ -9,6 +9,7 @@ import {
   type CompatSandboxCreate,
   type SandboxCreateRequest,
 } from '@releap/contract';
+import type { NewLease } from '../sandboxes/leases.ts';
 import { notSupported } from './errors.ts';
 import type { CompatSource } from './source.ts';
 
@@ -18,6 +19,13 @@ export function refuseUnsupported(body: CompatSandboxCreate): void {
     ['volumes', (body.volumes ?? []).length > 0, ''],
     ['gpuType', (body.gpuType ?? []).length > 0, ''],
     ['linkedSandbox', Boolean(body.linkedSandbox), ''],
+    // Of newer versions of the protocol.
+    ['autoPauseInterval', Boolean(body.autoPauseInterval), ''],
+    ['kvm', body.kvm === true, ''],
+    ['spot', body.spot === true, ''],
+    ['secrets', (body.secrets ?? []).length > 0, ': secrets are attached with POST /vms'],
+    ['outboundProxyUrl', Boolean(body.outboundProxyUrl), ''],
+    ['otelEndpointOverride', Boolean(body.otelEndpointOverride), ''],
     ['user', Boolean(body.user), ': commands run as the user of the image'],
   ];
   for (const [field, isUsed, hint] of used)
@@ -66,6 +74,15 @@ export function toRequest(
     spot: false,
     ...egress(body),
     ...(region === undefined ? {} : { region }),
+  };
+}
+
+/** Undefined for a sandbox that no time ends. In the protocol 0 is never. */
+export function toLease({ autoStopInterval, ttlMinutes }: CompatSandboxCreate): NewLease | undefined {
+  if (!autoStopInterval && !ttlMinutes) return undefined;
+  return {
+    ...(ttlMinutes ? { seconds: ttlMinutes * 60 } : {}),
+    ...(autoStopInterval ? { idleSeconds: autoStopInterval * 60 } : {}),
   };
 }
 

@@ -3,7 +3,7 @@ import { checkDisplayName, conflict, newUuid, quote, type CompatSandboxCreate } 
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM } from '../idempotency/id-generator.ts';
 import { createForTenant, type CreateContext } from '../sandboxes/create.ts';
-import { checkLabels, refuseUnsupported, toRequest } from './create-request.ts';
+import { checkLabels, refuseUnsupported, toLease, toRequest } from './create-request.ts';
 import { forgetSandbox, reserveSandbox } from './sandbox-rows.ts';
 import { resolveSource } from './source.ts';
 
@@ -29,7 +29,10 @@ export async function createSandbox(
   const { projectId } = principal;
   const source = await resolveSource(context.database, projectId, body, context.defaultSnapshot);
   const request = toRequest(body, name, source);
-  if (!(await reserveSandbox(pool, { id, projectId, name, snapshot: source.snapshot, labels })))
+  const { snapshot } = source;
+  const { autoStopInterval, autoArchiveInterval, autoDeleteInterval } = body;
+  const intervals = { autoStopInterval, autoArchiveInterval, autoDeleteInterval };
+  if (!(await reserveSandbox(pool, { id, projectId, name, snapshot, labels, ...intervals })))
     throw conflict(
       `a sandbox with the name ${quote(name)} already exists: choose another name, or delete that one`,
     );
@@ -43,7 +46,7 @@ export async function createSandbox(
     },
   };
   try {
-    await createForTenant(context, principal, request, ids);
+    await createForTenant(context, principal, request, ids, toLease(body));
   } catch (error) {
     await forgetSandbox(pool, id).catch(() => undefined);
     throw error;

@@ -26,11 +26,18 @@ import {
   type DetailRow,
 } from './sandbox-rows.ts';
 import { isStarting } from './states.ts';
+import { limitStopped } from './stopped.ts';
 
 export interface CompatSandboxContext extends CompatCreateContext, DeleteContext {
   changes: ChangeNotifier;
   scheduler: CompatCreateContext['scheduler'] & DeleteContext['scheduler'];
 }
+
+const destroyed = (row: DetailRow, orgId: string) => ({
+  ...toSandbox(row, orgId),
+  state: 'destroyed' as const,
+  desiredState: 'destroyed' as const,
+});
 
 export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxContext): void {
   const { database, changes } = context;
@@ -59,18 +66,18 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
     const row = await find(params.id, principal);
     if (row.stopped) await forgetSandbox(pool, row.id);
     if (row.state !== 'stopped' || row.persistent) await deleteSandbox(context, row.id, principal.projectId);
-    return {
-      ...toSandbox(row, principal.orgId),
-      state: 'destroyed' as const,
-      desiredState: 'destroyed' as const,
-    };
+    return destroyed(row, principal.orgId);
   });
 
   compat.operation(operations.startSandbox, async ({ params, principal, abortSignal }) => {
     const row = await find(params.id, principal);
     if (row.state === 'started' || isStarting(row.state)) return toSandbox(row, principal.orgId);
     if (!row.persistent && (row.state === 'stopped' || row.state === 'stopping'))
-      throw notSupported('start of a stopped sandbox', ': it is not persistent; create another one');
+      throw notSupported(
+        'start of a stopped sandbox',
+        ': sandboxes of this facade are not persistent, and its stop has deleted its disk; create another one, or use a persistent ' +
+          'sandbox of POST /vms, which stops and starts with its disk',
+      );
     if (row.state !== 'stopped' && row.state !== 'paused')
       throw conflict(`sandbox ${quote(params.id)} cannot be started: it is ${row.state}`);
     // A persistent sandbox of the API.
@@ -90,9 +97,12 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
     using watch = changes.watch(row.id);
     if (row.persistent) await changeSandbox(context, 'stop', row.id, principal.projectId);
     else {
-      // Before the deletion, so that clients never see it as deleted.
-      await setStopped(pool, row.id, principal.projectId, true);
+      // Before the deletion, so that clients never see it as deleted. An ephemeral one is.
+      const isEphemeral = row.auto_delete_m === 0;
+      if (!isEphemeral) await setStopped(pool, row.id, principal.projectId, true);
       await deleteSandbox(context, row.id, principal.projectId);
+      if (isEphemeral) return destroyed(row, principal.orgId);
+      await limitStopped(pool, [row.id]);
     }
     const stopped = await waitForResult(
       row.id,

@@ -38,10 +38,15 @@ export interface ItemRow {
   updated_at: Date;
   last_activity_at: Date;
   toolbox_proxy_url: string | null;
+  egress_policy: StoredSpec['egress_policy'];
+  /** Minutes. */
+  auto_stop_m: number | null;
+  auto_archive_m: number | null;
+  auto_delete_m: number | null;
+  auto_destroy_at: Date | null;
 }
 
 export interface DetailRow extends ItemRow {
-  egress_policy: StoredSpec['egress_policy'];
   env: Environment | null;
 }
 
@@ -49,7 +54,9 @@ export const ITEM_COLUMNS = `s.id, s.region, s.spec ->> 'name' as name, ${STATE_
   coalesce(c.stopped, false) as stopped, s.persistent, s.has_memory, s.error, s.cpu, s.mem_mib, s.scratch_mib, s.gpu_host,
   s.runner_id, s.spec ->> 'image_ref' as image_ref, c.snapshot, coalesce(c.labels, '{}') as labels,
   s.spec -> 'root' -> 'dockerfile' ->> 'text' as dockerfile, s.created_at, s.updated_at,
-  coalesce(c.last_activity_at, s.created_at) as last_activity_at, r.toolbox_proxy_url`;
+  coalesce(c.last_activity_at, s.created_at) as last_activity_at, r.toolbox_proxy_url, s.spec -> 'egress_policy' as egress_policy,
+  c.auto_stop_m, c.auto_archive_m, c.auto_delete_m,
+  (select case when l.idle_s is null then l.expires_at else l.ends_at end from sandbox_leases l where l.sandbox_id = s.id) as auto_destroy_at`;
 
 export const JOINS = `join regions r on r.id = s.region left join compat_sandboxes c on c.sandbox_id = s.id`;
 
@@ -58,7 +65,7 @@ export const VISIBLE = (project: string): string => `
   select id from sandboxes where project_id = ${project} and owner_kind = 'project' and status <> 'deleted'
   union select sandbox_id from compat_sandboxes where project_id = ${project} and stopped`;
 
-const DETAIL = `select ${ITEM_COLUMNS}, s.spec -> 'egress_policy' as egress_policy, e.env
+const DETAIL = `select ${ITEM_COLUMNS}, e.env
   from sandboxes s ${JOINS} left join sandbox_env e on e.sandbox_id = s.id`;
 
 /** $1 project, $2 id, $3 region (null: any) */
@@ -96,17 +103,18 @@ export function readSandbox(
 
 /**
  * Reserves the name, unless a sandbox that is shown has it. The row of a create that was interrupted is replaced after a
- * minute. $1 sandbox, $2 project, $3 name, $4 snapshot, $5 labels
+ * minute. $1 sandbox, $2 project, $3 name, $4 snapshot, $5 labels, $6 to $8 intervals
  */
 const RESERVE = statement<{ sandbox_id: string }>(
   'compat-sandbox-reserve',
-  `insert into compat_sandboxes as c (sandbox_id, project_id, name, snapshot, labels)
-   select $1::uuid, $2::uuid, $3::text, $4::text, $5::jsonb
+  `insert into compat_sandboxes as c (sandbox_id, project_id, name, snapshot, labels, auto_stop_m, auto_archive_m, auto_delete_m)
+   select $1::uuid, $2::uuid, $3::text, $4::text, $5::jsonb, $6::integer, $7::integer, $8::integer
     where $3::text is null or not exists (
       select 1 from sandboxes s where s.project_id = $2 and s.owner_kind = 'project' and s.status <> 'deleted'
          and s.spec ->> 'name' = $3)
    on conflict (project_id, name) where name is not null do update
      set sandbox_id = excluded.sandbox_id, snapshot = excluded.snapshot, labels = excluded.labels, last_activity_at = null,
+         auto_stop_m = excluded.auto_stop_m, auto_archive_m = excluded.auto_archive_m, auto_delete_m = excluded.auto_delete_m,
          stopped = false, created_at = now()
    where not c.stopped and not exists (select 1 from sandboxes s where s.id = c.sandbox_id and s.status <> 'deleted')
      and (c.created_at < now() - interval '1 minute' or exists (select 1 from sandboxes s where s.id = c.sandbox_id))
@@ -119,12 +127,25 @@ export interface Reservation {
   name: string | null;
   snapshot: string | null;
   labels: Record<string, string>;
+  /** Minutes, as the client sent them. */
+  autoStopInterval: number | undefined;
+  autoArchiveInterval: number | undefined;
+  autoDeleteInterval: number | undefined;
 }
 
 /** @returns false when the name is taken */
 export async function reserveSandbox(on: Queryable, reservation: Reservation): Promise<boolean> {
   const { id, projectId, name, snapshot, labels } = reservation;
-  const row = await queryOne(on, RESERVE, [id, projectId, name, snapshot, JSON.stringify(labels)]);
+  const row = await queryOne(on, RESERVE, [
+    id,
+    projectId,
+    name,
+    snapshot,
+    JSON.stringify(labels),
+    reservation.autoStopInterval ?? null,
+    reservation.autoArchiveInterval ?? null,
+    reservation.autoDeleteInterval ?? null,
+  ]);
   return row !== undefined;
 }
 
@@ -154,7 +175,11 @@ export async function setStopped(
 /** $1 sandbox, $2 project */
 const TOUCH = statement(
   'compat-sandbox-touch',
-  `insert into compat_sandboxes (sandbox_id, project_id, last_activity_at) values ($1, $2, now())
+  `with renewed as (
+     update sandbox_leases set expires_at = least(ends_at, now() + idle_s * interval '1 second')
+      where sandbox_id = $1 and idle_s is not null
+   )
+   insert into compat_sandboxes (sandbox_id, project_id, last_activity_at) values ($1, $2, now())
    on conflict (sandbox_id) do update set last_activity_at = now()`,
 );
 

@@ -76,8 +76,8 @@ export async function resolveSource(
     );
   const named = await byName(database, projectId, name, ['registered', 'captured', 'full', 'image']);
   if (named !== undefined) return named;
-  // As in the API, a text without `/`, `:` or `@` is a name: a misspelt one must not be pulled from a public registry.
-  if (!/[/:@]/.test(name) || !isReference(name)) throw snapshotNotFound(name);
+  // The third step of the protocol's resolution: also a bare name, such as `ubuntu`, is a reference.
+  if (!isReference(name)) throw snapshotNotFound(name);
   return reference(name);
 }
 

@@ -49,6 +49,8 @@ export interface GatewayLinkOptions {
   dataToken: (runnerId: string, sandboxId: string) => Promise<DataToken>;
   /** Grants that are kept for the gateway. Default: more than it keeps itself. */
   grantsMax?: number;
+  /** Requests or connections use these sandboxes. */
+  onActive: (sandboxIds: Iterable<string>) => void;
   log: Logger;
 }
 
@@ -111,6 +113,8 @@ export class GatewayLink {
       case 'release':
         for (const id of message.ids) this.#forget(id, message.discard === true ? 'discarded' : 'released');
         return;
+      case 'active':
+        return this.#options.onActive(this.#sandboxesOf(message.ids));
       case 'resolve':
         if (this.#options.resolvers.get(message.target.kind)?.waits === true)
           return void this.#resolveSlowly(message);
@@ -119,6 +123,13 @@ export class GatewayLink {
           if (this.#questions-- === QUESTIONS_MAX) this.#socket.resume();
         });
         return;
+    }
+  }
+
+  *#sandboxesOf(ids: readonly number[]): Iterable<string> {
+    for (const id of ids) {
+      const resolved = this.#held.get(id)?.resolved;
+      if (resolved !== undefined && 'sandboxId' in resolved) yield resolved.sandboxId;
     }
   }
 

@@ -6,6 +6,7 @@ import { WebSocketServer } from 'ws';
 import { GatewayLink, type GatewayLinkOptions } from './gateway-link.ts';
 import { GrantIndex } from './grant-index.ts';
 import { recheckGrants } from './recheck.ts';
+import { renewIdleLeases } from '../sandboxes/leases.ts';
 import type { TargetResolver } from './target-resolver.ts';
 
 /**
@@ -14,7 +15,10 @@ import type { TargetResolver } from './target-resolver.ts';
  */
 export const RECHECK_MS = 400;
 
-export interface GatewayLinksOptions extends Omit<GatewayLinkOptions, 'grants' | 'resolvers'> {
+/** With `GATEWAY_ACTIVE_MS` less than the shortest idle time, which is a minute. */
+export const ACTIVITY_MS = 10_000;
+
+export interface GatewayLinksOptions extends Omit<GatewayLinkOptions, 'grants' | 'resolvers' | 'onActive'> {
   database: Database;
   resolvers: readonly TargetResolver[];
 }
@@ -25,6 +29,8 @@ export class GatewayLinks {
   readonly #resolvers: ReadonlyMap<string, TargetResolver>;
   readonly #grants = new GrantIndex();
   readonly #links = new Set<GatewayLink>();
+  /** Sandboxes with activity that is not written yet. */
+  readonly #active = new Set<string>();
   readonly #sockets = new WebSocketServer({
     noServer: true,
     maxPayload: GATEWAY_MESSAGE_MAX_BYTES,
@@ -51,6 +57,9 @@ export class GatewayLinks {
         ...this.#options,
         resolvers: this.#resolvers,
         grants: this.#grants,
+        onActive: (ids) => {
+          for (const id of ids) this.#active.add(id);
+        },
       });
       this.#links.add(link);
       webSocket.once('close', () => this.#links.delete(link));
@@ -80,6 +89,18 @@ export class GatewayLinks {
   /** Revokes grants whose credential, project or runner has changed; call it every `RECHECK_MS`. */
   async recheck(): Promise<void> {
     await recheckGrants(this.#options.database, this.#grants);
+  }
+
+  /** Renews the idle time of sandboxes that were used; call it every `ACTIVITY_MS`. */
+  async recordActivity(): Promise<void> {
+    const ids = [...this.#active];
+    this.#active.clear();
+    try {
+      await renewIdleLeases(this.#options.database.pool, ids);
+    } catch (error) {
+      for (const id of ids) this.#active.add(id);
+      throw error;
+    }
   }
 
   close(): void {

@@ -6,7 +6,7 @@ import { functionInstanceTarget } from '../functions/instances/instance-target.t
 import { FUNCTION_PRESSURE, INSTANCE_RETIRED } from '../functions/instances/instances.ts';
 import { gauge } from '../metrics/scraped.ts';
 import type { Module } from '../module.ts';
-import { GatewayLinks, RECHECK_MS } from './gateway-links.ts';
+import { GatewayLinks, RECHECK_MS, ACTIVITY_MS } from './gateway-links.ts';
 import { previewTarget } from './preview-target.ts';
 import { sshTarget } from './ssh-target.ts';
 import { toolboxTarget } from './toolbox-target.ts';
@@ -71,6 +71,9 @@ export function gatewaysModule(context: ControlContext): Module {
       });
     },
     disconnect: () => links.close(),
-    tasks: [{ name: 'recheck-grants', everyMs: RECHECK_MS, leased: false, run: () => links.recheck() }],
+    tasks: [
+      { name: 'recheck-grants', everyMs: RECHECK_MS, leased: false, run: () => links.recheck() },
+      { name: 'sandbox-activity', everyMs: ACTIVITY_MS, leased: false, run: () => links.recordActivity() },
+    ],
   };
 }

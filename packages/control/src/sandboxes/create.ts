@@ -35,7 +35,7 @@ import { keepSnapshot, snapshotByName, snapshotEnvironment } from '../snapshots/
 import { assertRestorable, restoredSandbox, type SnapshotHost } from '../snapshots/restore.ts';
 import type { SnapshotRow } from '@releap/database';
 import { createSandbox, type CreateSandbox } from './insert.ts';
-import { insertLease } from './leases.ts';
+import { insertLease, type NewLease } from './leases.ts';
 import type { ReadRecord } from './queries.ts';
 
 export interface CreateContext {
@@ -57,6 +57,7 @@ export async function createForTenant(
   principal: Principal,
   body: SandboxCreateRequest,
   ids: IdGenerator = RANDOM,
+  lease: NewLease | undefined = body.lease_s === undefined ? undefined : { seconds: body.lease_s },
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
   // Always in this order: an earlier attempt with the same seed has generated the same values.
@@ -113,16 +114,16 @@ export async function createForTenant(
       await createFromSnapshot(database, create, snapshot, Object.keys(body.env ?? {}), {
         mounts,
         attachments,
-        lease: body.lease_s,
+        lease,
       });
-    else if (mounts.length + attachments.length === 0 && body.lease_s === undefined)
+    else if (mounts.length + attachments.length === 0 && lease === undefined)
       await createSandbox(database.pool, create);
     else
       await database.transaction(async (on) => {
         await createSandbox(on, create);
         await insertMounts(on, id, mounts);
         await insertAttachments(on, id, attachments);
-        if (body.lease_s !== undefined) await insertLease(on, id, body.lease_s);
+        if (lease !== undefined) await insertLease(on, id, lease);
       });
     place.taken();
   } catch (error) {
@@ -232,7 +233,7 @@ async function createFromSnapshot(
   }: {
     mounts: readonly ResolvedMount[];
     attachments: readonly ResolvedAttachment[];
-    lease: number | undefined;
+    lease: NewLease | undefined;
   },
 ): Promise<void> {
   await database.transaction(async (client) => {

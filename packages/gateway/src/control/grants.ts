@@ -1,5 +1,6 @@
 import {
   type ApiError,
+  GATEWAY_ACTIVE_MS,
   GATEWAY_GRANTS_MAX,
   type GatewayControlMessage,
   type GatewayFunction,
@@ -20,6 +21,8 @@ import { toRefusal } from './refusal.ts';
 const QUESTIONS_MAX = 10_000;
 /** Released grants are reported to control in batches of this size. */
 const RELEASE_BATCH = 100;
+/** Used ones too. */
+const ACTIVE_BATCH = 1_000;
 
 /** A grant, leased for one request or connection. */
 interface Lease extends Disposable {
@@ -75,6 +78,8 @@ interface Entry {
   /** On the monotonic clock. */
   usableUntil: number;
   leases: number;
+  /** Since the last report of activity. */
+  wasUsed: boolean;
   readonly revoked: AbortController;
   readonly retired: AbortController;
   deadline: NodeJS.Timeout | undefined;
@@ -95,6 +100,7 @@ export class Grants {
   readonly #usable = new Map<string, Entry>();
   /** The same, and grants that open requests still lease. */
   readonly #byId = new Map<number, Entry>();
+  readonly #activity = setInterval(() => this.reportActivity(), GATEWAY_ACTIVE_MS).unref();
   #questions = 0;
   #nextId = 1;
   #released: number[] = [];
@@ -161,6 +167,7 @@ export class Grants {
   #leaseOf<T extends object>(entry: Entry, token: string | null, facts: T): T & Lease {
     if (entry.revoked.signal.aborted) throw unauthorized('the credential was revoked');
     entry.leases++;
+    entry.wasUsed = true;
     entry.token = token;
     let open = true;
     return {
@@ -177,7 +184,21 @@ export class Grants {
     };
   }
 
+  /** Tells control which grants were used, or are by open requests. */
+  reportActivity(): void {
+    if (!this.#link.isLive) return;
+    const active = [...this.#byId.values()].filter(
+      (entry) => entry.granted && (entry.wasUsed || entry.leases > 0),
+    );
+    for (let from = 0; from < active.length; from += ACTIVE_BATCH) {
+      const batch = active.slice(from, from + ACTIVE_BATCH);
+      if (!this.#link.send({ type: 'active', ids: batch.map(({ id }) => id) })) return;
+      for (const entry of batch) entry.wasUsed = false;
+    }
+  }
+
   async close(): Promise<void> {
+    clearInterval(this.#activity);
     this.instances.close(unavailable('the gateway is stopping'));
     await this.#link.close();
     for (const entry of this.#byId.values()) {
@@ -215,6 +236,7 @@ export class Grants {
       granted: false,
       usableUntil: 0,
       leases: 0,
+      wasUsed: false,
       revoked: new AbortController(),
       retired: new AbortController(),
       deadline: undefined,

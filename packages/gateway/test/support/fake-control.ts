@@ -28,6 +28,8 @@ export interface FakeControl extends AsyncDisposable {
   /** All questions since the last reset. */
   asked: Question[];
   released: number[];
+  /** Grants that the gateway has reported as used. */
+  active: number[];
   /** Of these, the ones that no gateway is to lease again. */
   discarded: number[];
   /** Invocations that the gateway has reported. */
@@ -86,6 +88,7 @@ export async function startFakeControl(credential: string, dataToken: string): P
           control.released.push(...message.ids);
           if (message.discard === true) control.discarded.push(...message.ids);
         }
+        if (message.type === 'active') control.active.push(...message.ids);
         if (message.type !== 'resolve') return;
         control.asked.push(message);
         void answer(webSocket, message);
@@ -101,6 +104,7 @@ export async function startFakeControl(credential: string, dataToken: string): P
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     asked: [],
     released: [],
+    active: [],
     discarded: [],
     recorded: [],
     onRecords: () => 204,
