@@ -86,17 +86,18 @@ async function npmPackages() {
 
 /** Clients of the compatibility facade, for tests and measurements: other people's programs, apart from our own packages. */
 async function testClients() {
-  const from = path.join(REPO, 'setup/test-clients');
-  const manifests = ['package.json', 'package-lock.json'].map((file) => path.join(from, file));
-  await onceFor(path.join(TEST_CLIENTS, 'node_modules/.package-lock.json'), manifests, async () => {
-    say('installing the clients of the compatibility facade');
-    await mkdir(TEST_CLIENTS, { recursive: true });
-    for (const file of manifests) await copyFile(file, path.join(TEST_CLIENTS, path.basename(file)));
-    await run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], {
-      cwd: TEST_CLIENTS,
-      minutes: 20,
+  // Those of the contract, and the newest ones.
+  for (const set of ['', 'newest']) {
+    const from = path.join(REPO, 'setup/test-clients', set);
+    const to = path.join(TEST_CLIENTS, set);
+    const manifests = ['package.json', 'package-lock.json'].map((file) => path.join(from, file));
+    await onceFor(path.join(to, 'node_modules/.package-lock.json'), manifests, async () => {
+      say(`installing the ${set === '' ? '' : `${set} `}clients of the compatibility facade`);
+      await mkdir(to, { recursive: true });
+      for (const file of manifests) await copyFile(file, path.join(to, path.basename(file)));
+      await run('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: to, minutes: 20 });
     });
-  });
+  }
 }
 
 async function filesBelow(folder) {

@@ -40,10 +40,11 @@ const listed = async (query: object = {}): Promise<string[]> => {
 
 describe('a sandbox of the SDK', () => {
   test('create() runs it with its environment, labels and size, dedicated and not persistent', async () => {
+    // Records have whole numbers.
     assert.equal(sandbox.state, 'started');
     assert.deepEqual(
       [sandbox.name, sandbox.labels.team, sandbox.cpu, sandbox.memory, sandbox.disk],
-      ['sdk-one', 'x', 1, 0.25, 0.25],
+      ['sdk-one', 'x', 1, 1, 1],
     );
     const { exitCode, result } = await sandbox.process.executeCommand('echo $COLOUR; exit 3');
     assert.deepEqual([exitCode, result.trim()], [3, 'blue']);
@@ -80,6 +81,17 @@ describe('a sandbox of the SDK', () => {
     assert.equal(sandbox.state, 'started');
     assert.equal((await sandbox.createLspServer('python', '/')).constructor.name, 'LspServer');
     assert.equal(sdk.Daytona.createAxiosInstance().defaults.baseURL, undefined);
+  });
+
+  test('commands run as the user of the create', async () => {
+    const other = await daytona.create(
+      { image: 'debian', user: 'nobody', ephemeral: true, resources: SMALL },
+      PATIENT,
+    );
+    assert.equal(other.user, 'nobody');
+    assert.equal((await other.process.executeCommand('id -un')).result, 'nobody\n');
+    await other.stop();
+    await fails(() => daytona.get(other.id), sdk.DaytonaNotFoundError, /not found/, 404);
   });
 
   test('its ports have preview URLs, plain and signed', async () => {

@@ -91,7 +91,7 @@ describe('a snapshot of the declarative builder', () => {
 
   test('sandboxes start from it with its size, and have preview URLs, plain and signed', async () => {
     const sandbox = await daytona.create({ snapshot: 'sdk/built:1' }, PATIENT);
-    assert.deepEqual([sandbox.memory, sandbox.disk, sandbox.snapshot], [0.25, 0.25, 'sdk/built:1']);
+    assert.deepEqual([sandbox.memory, sandbox.disk, sandbox.snapshot], [1, 1, 'sdk/built:1']);
     const serve = `cat /made; echo $COLOUR; mkdir /www; echo page > /www/index.html; httpd -p ${PORT} -h /www`;
     assert.equal((await sandbox.process.executeCommand(serve)).result, 'made with care\nblue\n');
 

@@ -3,7 +3,15 @@ import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { computeSdk, daytonaOf, fails, PATIENT, sdk, type Untyped } from '@releap/testing/daytona';
+import {
+  computeSdk,
+  daytonaOf,
+  fails,
+  isNewestSdk,
+  PATIENT,
+  sdk,
+  type Untyped,
+} from '@releap/testing/daytona';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { until } from '@releap/testing/eventually';
@@ -37,7 +45,7 @@ describe('process', () => {
     assert.equal((await process.executeCommand('echo e >&2')).result, 'e\n');
     await fails(
       () => process.executeCommand('sleep 60', undefined, undefined, 1),
-      sdk.DaytonaError,
+      isNewestSdk ? sdk.DaytonaTimeoutError : sdk.DaytonaError,
       /time/,
       408,
     );

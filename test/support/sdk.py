@@ -28,7 +28,13 @@ def fails(kind, call, text):
 small = Resources(cpu=1, memory=1, disk=1)
 sandbox = daytona.create(
     CreateSandboxFromImageParams(
-        image="busybox", name="python", env_vars={"A": "b"}, labels={"team": "x"}, resources=small
+        image="busybox",
+        name="python",
+        env_vars={"A": "b"},
+        labels={"team": "x"},
+        resources=small,
+        auto_stop_interval=60,
+        auto_delete_interval=60,
     )
 )
 assert sandbox.state == "started", sandbox.state
@@ -40,13 +46,23 @@ assert [one.name for one in daytona.list()] == ["python"]
 sandbox.fs.upload_file("öl\n".encode(), "/tmp/öl")
 assert sandbox.fs.download_file("/tmp/öl") == "öl\n".encode()
 assert any(info.name == "öl" for info in sandbox.fs.list_files("/tmp"))
-assert sandbox.get_preview_link(3000).token
+assert (sandbox.auto_stop_interval, sandbox.auto_delete_interval) == (60, 60)
+assert not sandbox.get_preview_link(3000).url.endswith("/")
+signed = sandbox.create_signed_preview_url(3000, 60)
+assert signed.token in signed.url
+sandbox.expire_signed_preview_url(3000, signed.token)
+# Newer SDKs create it by its connection.
+output = bytearray()
+terminal = sandbox.process.create_pty_session(id="far", envs={"GREETING": "hello"})
+terminal.send_input("echo $GREETING-$((6 * 7)); exit 3\n")
+ended = terminal.wait(on_data=output.extend)
+assert (ended.exit_code, b"hello-42" in output) == (3, True), (ended, output)
 snapshots = daytona.snapshot.list()
 assert any(one.name == "busybox" and one.general for one in snapshots.items), snapshots
 assert daytona.snapshot.get("busybox").state == "active"
 fails(DaytonaNotFoundError, lambda: daytona.get("nowhere"), "not found")
 fails(DaytonaError, lambda: sandbox.archive(), "sandbox archive is not supported")
-fails(DaytonaNotFoundError, lambda: daytona.create(CreateSandboxFromSnapshotParams(snapshot="nothing")), "not found")
+fails(DaytonaNotFoundError, lambda: daytona.create(CreateSandboxFromSnapshotParams(snapshot="Not-A-Reference")), "not found")
 sandbox.stop()
 assert sandbox.state in ("stopped", "destroyed"), sandbox.state
 fails(DaytonaError, sandbox.start, "not supported")

@@ -126,6 +126,15 @@ describe('POST /sandbox', () => {
     assert.equal(built.snapshot, undefined);
   });
 
+  it('runs as the given user, else as that of the image', async () => {
+    const userOf = async (body: object): Promise<unknown> => {
+      const { id, user } = await create(body);
+      return [user, (await inspect(world.database, { uuid: uuidOf(id) })).spec.user];
+    };
+    assert.deepEqual(await userOf({ user: 'nobody' }), ['nobody', 'nobody']);
+    assert.deepEqual(await userOf({ user: '' }), ['root', undefined]);
+  });
+
   it('applies network settings', async () => {
     const policy = async (body: object) => {
       const { networkBlockAll, networkAllowList, domainAllowList } = await create(body);
@@ -165,7 +174,7 @@ describe('POST /sandbox', () => {
       [{ outboundProxyUrl: 'http://proxy.test' }, 501, /outboundProxyUrl/],
       [{ autoStopInterval: -1 }, 400, /autoStopInterval/],
       [{ ttlMinutes: 1.5 }, 400, /ttlMinutes/],
-      [{ user: 'daytona' }, 501, /sandbox create with user .* as the user of the image/],
+      [{ user: 'a b' }, 400, /^user "a b" must be the name or the number of a user of the image/],
       [{ networkAllowList: '10.0.0.0/8,a b' }, 400, /^networkAllowList\[1\] must be .* "a b"/],
       [{ domainAllowList: '*' }, 400, /^domainAllowList\[0\] .* leave domainAllowList out/],
       [{ networkAllowList: '1.1.1.1,'.repeat(300) }, 400, /have 300 entries; at most 256/],

@@ -32,6 +32,8 @@ export interface StoredSpec {
   origin: Origin | null;
   /** Runs instead of the entrypoint and command of the image. */
   entrypoint?: string[];
+  /** Runs its processes instead of the user of the image. */
+  user?: string;
   /** The one host that it may run on. */
   required_runner_id?: string;
 }

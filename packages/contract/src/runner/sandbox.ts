@@ -50,6 +50,8 @@ export const SandboxSpec = Type.Object({
   env: Type.Record(Type.String(), Type.String()),
   /** Runs instead of the entrypoint and command of the image. */
   entrypoint: Type.Optional(Type.Array(Type.String(), { minItems: 1, maxItems: 256 })),
+  /** Runs its processes instead of the user of the image. */
+  user: Type.Optional(text(256)),
   persistent: Type.Boolean(),
   /**
    * Digest of the root image below its disk, once a runner has reported one: the sandbox then has a disk, and a runner that

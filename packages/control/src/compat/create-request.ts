@@ -26,7 +26,6 @@ export function refuseUnsupported(body: CompatSandboxCreate): void {
     ['secrets', (body.secrets ?? []).length > 0, ': secrets are attached with POST /vms'],
     ['outboundProxyUrl', Boolean(body.outboundProxyUrl), ''],
     ['otelEndpointOverride', Boolean(body.otelEndpointOverride), ''],
-    ['user', Boolean(body.user), ': commands run as the user of the image'],
   ];
   for (const [field, isUsed, hint] of used)
     if (isUsed) throw notSupported(`sandbox create with ${field}`, `: leave it out${hint}`);
@@ -75,6 +74,16 @@ export function toRequest(
     ...egress(body),
     ...(region === undefined ? {} : { region }),
   };
+}
+
+/** A name or a number, as the guest looks it up; undefined for the user of the image. @throws 400 */
+export function toUser({ user }: CompatSandboxCreate): string | undefined {
+  if (!user) return undefined;
+  if (!/^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$/.test(user))
+    throw badRequest(
+      `user ${quote(user)} must be the name or the number of a user of the image: letters, digits, _, . and -, at most 64`,
+    );
+  return user;
 }
 
 /** Undefined for a sandbox that no time ends. In the protocol 0 is never. */

@@ -3,7 +3,7 @@ import { checkDisplayName, conflict, newUuid, quote, type CompatSandboxCreate } 
 import type { Principal } from '../auth/authenticator.ts';
 import { RANDOM } from '../idempotency/id-generator.ts';
 import { createForTenant, type CreateContext } from '../sandboxes/create.ts';
-import { checkLabels, refuseUnsupported, toLease, toRequest } from './create-request.ts';
+import { checkLabels, refuseUnsupported, toLease, toRequest, toUser } from './create-request.ts';
 import { forgetSandbox, reserveSandbox } from './sandbox-rows.ts';
 import { resolveSource } from './source.ts';
 
@@ -46,7 +46,7 @@ export async function createSandbox(
     },
   };
   try {
-    await createForTenant(context, principal, request, ids, toLease(body));
+    await createForTenant(context, principal, request, ids, { lease: toLease(body), user: toUser(body) });
   } catch (error) {
     await forgetSandbox(pool, id).catch(() => undefined);
     throw error;

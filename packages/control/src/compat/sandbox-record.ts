@@ -22,8 +22,8 @@ export function toItem(row: ItemRow, orgId: string): CompatSandboxItem {
     organizationId: orgId,
     name: row.name,
     ...(row.dockerfile === null ? { snapshot: row.snapshot ?? row.image_ref } : {}),
-    // Commands run as the image's user, whom only the guest knows.
-    user: 'root',
+    // That of the image is known to the guest alone; most have none.
+    user: row.user ?? 'root',
     labels: row.labels,
     public: false,
     networkBlockAll: row.egress_policy?.enabled === true && row.egress_policy.allow.length === 0,

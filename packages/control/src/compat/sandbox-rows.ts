@@ -39,6 +39,8 @@ export interface ItemRow {
   last_activity_at: Date;
   toolbox_proxy_url: string | null;
   egress_policy: StoredSpec['egress_policy'];
+  /** Null for that of the image. */
+  user: string | null;
   /** Minutes. */
   auto_stop_m: number | null;
   auto_archive_m: number | null;
@@ -55,7 +57,7 @@ export const ITEM_COLUMNS = `s.id, s.region, s.spec ->> 'name' as name, ${STATE_
   s.runner_id, s.spec ->> 'image_ref' as image_ref, c.snapshot, coalesce(c.labels, '{}') as labels,
   s.spec -> 'root' -> 'dockerfile' ->> 'text' as dockerfile, s.created_at, s.updated_at,
   coalesce(c.last_activity_at, s.created_at) as last_activity_at, r.toolbox_proxy_url, s.spec -> 'egress_policy' as egress_policy,
-  c.auto_stop_m, c.auto_archive_m, c.auto_delete_m,
+  s.spec ->> 'user' as user, c.auto_stop_m, c.auto_archive_m, c.auto_delete_m,
   (select case when l.idle_s is null then l.expires_at else l.ends_at end from sandbox_leases l where l.sandbox_id = s.id) as auto_destroy_at`;
 
 export const JOINS = `join regions r on r.id = s.region left join compat_sandboxes c on c.sandbox_id = s.id`;

@@ -5,7 +5,7 @@ import type { AssignableRow } from './environment.ts';
 
 /** The sandbox's assignment to its runner. */
 export function toAssignment(row: AssignableRow): SandboxAssignment {
-  const { name, origin, vcpus, ports, egress_policy, entrypoint } = row.spec;
+  const { name, origin, vcpus, ports, egress_policy, entrypoint, user } = row.spec;
   return {
     kind: 'sandbox',
     id: row.id,
@@ -28,6 +28,7 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
       // The deletion of a sandbox needs no environment.
       env: row.desired === 'deleted' ? {} : row.env,
       ...(entrypoint === undefined ? {} : { entrypoint }),
+      ...(user === undefined ? {} : { user }),
       persistent: row.persistent,
       ...(row.persistent && row.manifest_name !== null ? { disk_manifest: row.manifest_name } : {}),
       spot: row.spot,

@@ -51,13 +51,23 @@ export interface CreateContext {
   requireCredits: (orgId: string) => Promise<void>;
 }
 
+/** What the API has not, and the facade has. */
+export interface FacadeOptions {
+  lease?: NewLease | undefined;
+  /** Runs its processes instead of the user of the image. */
+  user?: string | undefined;
+}
+
+const leaseOf = ({ lease_s: seconds }: SandboxCreateRequest): NewLease | undefined =>
+  seconds === undefined ? undefined : { seconds };
+
 /** `POST /vms`: validation, then one statement that writes all rows, then a request for placement. */
 export async function createForTenant(
   context: CreateContext,
   principal: Principal,
   body: SandboxCreateRequest,
   ids: IdGenerator = RANDOM,
-  lease: NewLease | undefined = body.lease_s === undefined ? undefined : { seconds: body.lease_s },
+  { lease = leaseOf(body), user }: FacadeOptions = {},
 ): Promise<SandboxCreateResponse> {
   const { database, scheduler, limits } = context;
   // Always in this order: an earlier attempt with the same seed has generated the same values.
@@ -104,6 +114,7 @@ export async function createForTenant(
         root: root.root,
         image_ref: root.imageRef,
         volumeCount: attachments.length,
+        user,
       },
       source: { kind: 'image' },
       ids: { id, jobId, accessToken },

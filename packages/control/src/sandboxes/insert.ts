@@ -44,6 +44,8 @@ export interface NewSandboxSpec
   image_ref: string;
   /** Runs instead of the entrypoint and command of the image. */
   entrypoint?: string[];
+  /** Runs its processes instead of the user of the image. */
+  user?: string | undefined;
   /** How many volumes it has; the caller writes these (`insertAttachments`). None when absent. */
   volumeCount?: number;
   /** The one host that it may run on. */
@@ -163,7 +165,7 @@ function originOf(source: Source): Origin | null {
 }
 
 function stored(spec: NewSandboxSpec, origin: Origin | null): StoredSpec {
-  const { name, vcpus, ports, egress_policy, image_ref, root, entrypoint, required_runner_id } = spec;
+  const { name, vcpus, ports, egress_policy, image_ref, root, entrypoint, user, required_runner_id } = spec;
   return {
     version: 1,
     name,
@@ -174,6 +176,7 @@ function stored(spec: NewSandboxSpec, origin: Origin | null): StoredSpec {
     root,
     origin,
     ...(entrypoint === undefined ? {} : { entrypoint }),
+    ...(user === undefined ? {} : { user }),
     ...(required_runner_id === undefined ? {} : { required_runner_id }),
   };
 }

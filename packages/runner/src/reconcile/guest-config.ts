@@ -21,6 +21,7 @@ export function guestConfig(
 ): GuestConfig {
   const { config } = image;
   const { reservedMib } = guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
+  const user = spec.user ?? config.user;
   const argv = spec.entrypoint ?? [...config.entrypoint, ...config.cmd];
   return {
     ...identityOf(vmId, spec),
@@ -43,7 +44,7 @@ export function guestConfig(
     }),
     ...(reservedMib !== undefined && { reserveBytes: reservedMib * 1024 * 1024 }),
     env: environmentOf(spec, config),
-    ...(config.user === '' ? {} : { user: config.user }),
+    ...(user === '' ? {} : { user }),
     ...(config.workingDir === '' ? {} : { workingDir: config.workingDir }),
     ...(argv.length === 0
       ? {}
