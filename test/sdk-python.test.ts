@@ -25,7 +25,7 @@ test('each Python SDK creates, uses, stops and deletes a sandbox', {
       const lock = join(REPO, 'setup/test-clients', `python-${version}.txt`);
       const pip = ['install', '--quiet', '--disable-pip-version-check', '--require-hashes', '-r', lock];
       await run(join(folder, 'bin/pip'), pip, { timeout: 10 * MINUTES });
-      const { stdout } = await run(join(folder, 'bin/python'), [script, key, url], {
+      const { stdout } = await run(join(folder, 'bin/python'), [script, key, url, version], {
         timeout: 10 * MINUTES,
         env: { ...process.env, NO_PROXY: '127.0.0.1,localhost' },
       });

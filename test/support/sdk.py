@@ -12,7 +12,9 @@ from daytona import (
     Resources,
 )
 
-daytona = Daytona(DaytonaConfig(api_key=sys.argv[1], api_url=sys.argv[2]))
+key, url, version = sys.argv[1:]
+daytona = Daytona(DaytonaConfig(api_key=key, api_url=url))
+name = f"python-{version}"
 
 
 def fails(kind, call, text):
@@ -29,7 +31,7 @@ small = Resources(cpu=1, memory=1, disk=1)
 sandbox = daytona.create(
     CreateSandboxFromImageParams(
         image="busybox",
-        name="python",
+        name=name,
         env_vars={"A": "b"},
         labels={"team": "x"},
         resources=small,
@@ -41,8 +43,8 @@ assert sandbox.state == "started", sandbox.state
 assert (sandbox.cpu, sandbox.memory, sandbox.labels["team"]) == (1, 1, "x")
 answer = sandbox.process.exec("echo $A; exit 3")
 assert (answer.exit_code, answer.result) == (3, "b\n"), answer
-assert daytona.get("python").id == sandbox.id
-assert [one.name for one in daytona.list()] == ["python"]
+assert daytona.get(name).id == sandbox.id
+assert [one.name for one in daytona.list()] == [name]
 sandbox.fs.upload_file("öl\n".encode(), "/tmp/öl")
 assert sandbox.fs.download_file("/tmp/öl") == "öl\n".encode()
 assert any(info.name == "öl" for info in sandbox.fs.list_files("/tmp"))
@@ -51,12 +53,12 @@ assert not sandbox.get_preview_link(3000).url.endswith("/")
 signed = sandbox.create_signed_preview_url(3000, 60)
 assert signed.token in signed.url
 sandbox.expire_signed_preview_url(3000, signed.token)
-# Newer SDKs create it by its connection.
-output = bytearray()
-terminal = sandbox.process.create_pty_session(id="far", envs={"GREETING": "hello"})
-terminal.send_input("echo $GREETING-$((6 * 7)); exit 3\n")
-ended = terminal.wait(on_data=output.extend)
-assert (ended.exit_code, b"hello-42" in output) == (3, True), (ended, output)
+if version != "0.190.1":  # which gives up on a terminal that does not answer within 100 ms
+    output = bytearray()
+    terminal = sandbox.process.create_pty_session(id="far", envs={"GREETING": "hello"})
+    terminal.send_input("echo $GREETING-$((6 * 7)); exit 3\n")
+    ended = terminal.wait(on_data=output.extend)
+    assert (ended.exit_code, b"hello-42" in output) == (3, True), (ended, output)
 snapshots = daytona.snapshot.list()
 assert any(one.name == "busybox" and one.general for one in snapshots.items), snapshots
 assert daytona.snapshot.get("busybox").state == "active"

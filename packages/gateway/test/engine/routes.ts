@@ -40,10 +40,10 @@ test('the host of a link needs no credential, is routed, and its revocation ends
   const link = 'q2'.repeat(13);
   const host = world.hostOf(link);
   const { decide } = world.control;
-  world.control.decide = (question) => {
+  world.control.decide = async (question) => {
     if (question.target.sandbox !== link) return decide(question);
     assert.equal(question.token, undefined, 'the host is the credential');
-    return { ...decide(question), public: false };
+    return { ...(await decide(question)), public: false };
   };
   // Other credentials, and none, have the same route. Guests get none of them.
   const headers = { ...withToken, cookie: `a=b; rlp_preview=${token}` };
