@@ -20,6 +20,8 @@ export interface RunnerOptions {
   joinToken: () => Promise<string | undefined>;
   /** Shared token of version 0.1, where this home has one. */
   previousToken?: () => Promise<string | undefined>;
+  /** `RELEAP_ACCELERATOR`. */
+  accelerator?: 'auto' | 'kvm' | 'tcg';
   region: string;
   /** Address that declared ports are published on. */
   listenHost: string;

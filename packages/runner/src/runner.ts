@@ -96,6 +96,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       ...guest,
       guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
       templateUid: TEMPLATE_UID,
+      accelerator: options.accelerator,
       defaultShape: DEFAULT_MACHINE_SIZE,
       log: log.child({ part: 'vmm' }),
     }),

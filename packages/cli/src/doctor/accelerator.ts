@@ -5,7 +5,8 @@ import type { Check } from './check.ts';
 import { runTool } from './tool.ts';
 import { vmmFolder } from './tools.ts';
 
-const TRIAL_MS = 15_000;
+const TRIAL_MS = 60_000;
+const HELD = 'this host has saved memory that only KVM can resume: RELEAP_ACCELERATOR=kvm waits for KVM';
 const COST = 'guests are emulated (tcg), about ten times slower';
 const WORKS = 'kvm: guests run on the processor itself';
 
@@ -29,10 +30,15 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
     detail,
   });
   const known = options.probe ? undefined : serversFinding(options.cache);
-  if (known)
-    return known.accelerator === 'kvm'
-      ? check('ok', `${WORKS} (${known.reason})`)
-      : check('warn', `${known.reason}; ${COST}`);
+  const choice = options.env['RELEAP_ACCELERATOR'];
+  if (choice === 'tcg') return check('ok', 'RELEAP_ACCELERATOR=tcg: guests are emulated');
+  if (known?.accelerator === 'kvm') return check('ok', `${WORKS} (${known.reason})`);
+  if (known && choice === 'kvm')
+    return check(
+      'damaged',
+      `${known.reason}; with RELEAP_ACCELERATOR=kvm the server is not ready until it works`,
+    );
+  if (known) return check('warn', [known.reason, COST, ...(known.images > 0 ? [HELD] : [])].join('; '));
   const closed = deviceProblem();
   if (closed) return check('warn', `${closed}; ${COST}`);
   const kernel = options.env['RELEAP_GUEST_KERNEL'] || join(options.root, 'build/kernel/vmlinuz');
@@ -73,15 +79,15 @@ export function checkNesting(modules = '/sys/module'): Check[] {
   }));
 }
 
-function serversFinding(cache: string): { accelerator: string; reason: string } | undefined {
+function serversFinding(cache: string): { accelerator: string; reason: string; images: number } | undefined {
   try {
     const found = JSON.parse(readFileSync(join(cache, 'accelerator.json'), 'utf8')) as Record<
       string,
       unknown
     >;
-    const { accelerator, reason } = found;
+    const { accelerator, reason, images } = found;
     if ((accelerator === 'kvm' || accelerator === 'tcg') && typeof reason === 'string')
-      return { accelerator, reason };
+      return { accelerator, reason, images: Number(images ?? 0) };
   } catch {
     // No server has run here: try it ourselves.
   }

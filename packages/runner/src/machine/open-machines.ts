@@ -9,10 +9,11 @@ import { fileSha256 } from '../disk/file-sha256.ts';
 import type { Platform, MachineSize } from '../template/machine-size.ts';
 import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator } from '../vmm/accelerator.ts';
-import type { AcceleratorFacts } from '../vmm/accelerator.ts';
+import type { AcceleratorChoice, AcceleratorFacts } from '../vmm/accelerator.ts';
 import { DEVICE_MODEL, deviceModel } from '../vmm/device-model.ts';
 import type { SystemDisk } from '../vmm/device-model.ts';
 import { VmmStore } from '../vmm/vmm-store.ts';
+import { countKvmImages } from './kvm-images.ts';
 import { Machines } from './machines.ts';
 import { placeSystemDisks } from './system-disk.ts';
 
@@ -39,6 +40,8 @@ export interface OpenMachinesOptions {
   guestNetwork: { mac: string; address: string };
   /** Unprivileged user and group of VMMs that boot templates; no VM has them. */
   templateUid: number;
+  /** Default: `auto`. */
+  accelerator?: AcceleratorChoice | undefined;
   log: Logger;
 }
 
@@ -67,7 +70,15 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   const kernel = { path: options.kernel, sha256 };
   const systemDisks = [options.systemDisk, ...(sharingGuest ? [sharingGuest.systemDisk] : [])];
   const [facts, initramfsSha256, [system, sharingSystem], cgroups] = await Promise.all([
-    findAccelerator({ vmm, kernel, initramfs, cacheDir, log }),
+    findAccelerator({
+      choice: options.accelerator ?? 'auto',
+      vmm,
+      kernel,
+      initramfs,
+      cacheDir,
+      countKvmImages: async () => await countKvmImages([options.folder, join(folder, 'snapshots')]),
+      log,
+    }),
     fileSha256(initramfs),
     placeSystemDisks(systemDisks, join(dirname(options.folder), 'system')),
     CgroupTree.open(options.home),

@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto';
-import { access, constants, mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
+import { access, constants, mkdir, readdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
 import { killGroup, startProcess, toolEnvironment } from '../process/index.ts';
 import { bootId } from './process-identity.ts';
@@ -11,13 +12,22 @@ import type { Vmm } from './vmm-store.ts';
 /** How guest code is executed: by hardware virtualisation, or by an emulator that is about ten times slower. */
 export type Accelerator = 'kvm' | 'tcg';
 
+/** What the operator wants (`RELEAP_ACCELERATOR`). `auto`: KVM if guests boot under it, and the emulator otherwise. */
+export type AcceleratorChoice = Accelerator | 'auto';
+
 /**
  * How long a failed trial is valid, unless the host restarts or /dev/kvm is created anew (its module was reloaded) before:
- * the host may have been busy. `rlp doctor --probe` removes the verdict when a guest boots after all.
+ * the host may have been busy. `rlp doctor --probe` removes the verdict when a guest boots after all. On a host that has
+ * memory captured under KVM it is not valid at all.
  */
-const FAILURE_BELIEVED_MS = 24 * 60 * 60_000;
-/** Under KVM a guest prints its first line within a second. A guest that hangs is killed after this. */
-const PROBE_DEADLINE_MS = 8_000;
+const FAILURE_BELIEVED_MS = 60 * 60_000;
+/** Until another trial, where the operator requires KVM. */
+const RETRY_MS = 30_000;
+/**
+ * Under KVM a guest prints its first line within a second. On a busy host that is virtualised itself a trial took 32 s. A guest
+ * that prints nothing for `silence` hangs.
+ */
+const PROBE_MS = { silence: 30_000, deadline: 120_000 };
 const CONSOLE_MAX_BYTES = 64 * 1024;
 /** What the guest agent prints on its console once it runs. */
 const GUEST_READY = 'releap: ready';
@@ -26,7 +36,10 @@ export interface AcceleratorFacts {
   accelerator: Accelerator;
   /** For logs and reports: what was tried, with which result. */
   reason: string;
-  /** Model name of the host's processor, from /proc/cpuinfo. */
+  /**
+   * Model of the host's processor, from /proc/cpuinfo. Under KVM it ends with a digest of what else guests see of the host:
+   * processor flags, microcode, kernel and parameters of KVM.
+   */
   hostCpu: string;
   tscKhz: number | undefined;
 }
@@ -34,17 +47,29 @@ export interface AcceleratorFacts {
 /**
  * Finds out by trial which accelerator this machine has: a /dev/kvm that can be opened proves nothing, as guests hang on
  * some machines that have it. A successful trial is cached until QEMU, a kernel or the processor changes; a failed one for
- * a day at most and for that device. A device that cannot be opened is tried again each time.
+ * an hour at most and for that device. A device that cannot be opened is tried again each time.
+ *
+ * With the choice `kvm` it returns only once a guest has booted under KVM.
  */
 export async function findAccelerator(options: {
+  choice: AcceleratorChoice;
   vmm: Vmm;
   kernel: { path: string; sha256: string };
   initramfs: string;
   cacheDir: string;
+  /** Suspend images and snapshots on this host that were captured under KVM. */
+  countKvmImages: () => Promise<number>;
   log: Logger;
 }): Promise<AcceleratorFacts> {
-  const { vmm, kernel, cacheDir, log } = options;
+  const { choice, vmm, kernel, cacheDir, log } = options;
   const { hostCpu, tscKhz } = await readHostCpu();
+  const factsOf = async (accelerator: Accelerator, reason: string): Promise<AcceleratorFacts> => ({
+    accelerator,
+    reason,
+    hostCpu: accelerator === 'kvm' ? `${hostCpu}/kvm-${await kvmIdentity()}` : hostCpu,
+    tscKhz,
+  });
+  if (choice === 'tcg') return await factsOf('tcg', 'RELEAP_ACCELERATOR=tcg');
   const key = createHash('sha256')
     .update(JSON.stringify([vmm.version, kernel.sha256, release(), hostCpu]))
     .digest('hex');
@@ -52,29 +77,46 @@ export async function findAccelerator(options: {
   const known = await readFile(path, 'utf8')
     .then((text) => JSON.parse(text) as Verdict)
     .catch(() => undefined);
+  const images = await options.countKvmImages();
   const device = await deviceIdentity();
-  if (known?.key === key && isBelieved(known, device)) {
-    const facts = {
-      accelerator: known.accelerator,
-      reason: String(known.reason),
-      hostCpu,
-      tscKhz,
-    } as const;
+  if (known?.key === key && isBelieved(known, device, choice === 'kvm' || images > 0)) {
+    const facts = await factsOf(known.accelerator, String(known.reason));
     log.info(facts, 'accelerator known from an earlier trial');
     return facts;
   }
-  const { accelerator, reason, tried } = await probe(vmm, kernel.path, options.initramfs);
-  const facts: AcceleratorFacts = { accelerator, reason, hostCpu, tscKhz };
-  if (accelerator === 'tcg')
-    log.warn(facts, 'no hardware virtualisation: guests are emulated, about ten times slower');
-  else log.info(facts, 'accelerator found by trial');
-  await mkdir(cacheDir, { recursive: true });
+  for (;;) {
+    const { accelerator, reason, tried } = await probe(vmm, kernel.path, options.initramfs);
+    const facts = await factsOf(accelerator, reason);
+    const now = { bootId: bootId(), at: Date.now() };
+    const verdict = { key, accelerator, reason, tried, device: await deviceIdentity(), images, ...now };
+    await saveVerdict(path, verdict satisfies Verdict);
+    if (accelerator === 'kvm') {
+      log.info(facts, 'accelerator found by trial');
+      return facts;
+    }
+    if (choice === 'auto') {
+      if (images > 0)
+        log.error(
+          { ...facts, images },
+          'KVM does not work, and this host has memory that was captured under KVM: guests are emulated, about ten times slower, and that ' +
+            'memory is blocked until a start under KVM. RELEAP_ACCELERATOR=kvm waits for KVM instead',
+        );
+      else log.warn(facts, 'no hardware virtualisation: guests are emulated, about ten times slower');
+      return facts;
+    }
+    log.error(
+      { reason, again_in_ms: RETRY_MS },
+      'RELEAP_ACCELERATOR=kvm, and KVM does not work: this host is not ready until it does. With auto or tcg guests are emulated',
+    );
+    await sleep(RETRY_MS);
+  }
+}
+
+async function saveVerdict(path: string, verdict: Verdict): Promise<void> {
+  await mkdir(dirname(path), { recursive: true });
   const partial = `${path}.${process.pid}.partial`;
-  const now = { bootId: bootId(), at: Date.now() };
-  const verdict = { key, accelerator, reason, tried, device, ...now } satisfies Verdict;
   await writeFile(partial, JSON.stringify(verdict));
   await rename(partial, path);
-  return facts;
 }
 
 /** The cached result, also as older versions have written it. `rlp doctor` reads it too. */
@@ -89,6 +131,8 @@ export interface Verdict {
   bootId?: string;
   /** Milliseconds since 1970. */
   at?: number;
+  /** How many images captured under KVM the host had. */
+  images?: number;
 }
 
 /** Changes when the kernel creates the device again, or its permissions change. Empty when there is none. */
@@ -99,16 +143,45 @@ async function deviceIdentity(): Promise<string> {
   );
 }
 
-/** Whether the result of an earlier trial is still valid. @param device the current `deviceIdentity` */
+/**
+ * Whether the result of an earlier trial is still valid.
+ * @param device the current `deviceIdentity`
+ * @param needsKvm a failed trial is repeated at each start
+ */
 export function isBelieved(
   verdict: Verdict,
   device: string,
+  needsKvm = false,
 ): verdict is Verdict & { accelerator: Accelerator } {
-  if (verdict.accelerator === 'kvm') return true;
+  // Without the device no VMM starts, whatever worked before.
+  if (verdict.accelerator === 'kvm') return device !== '';
+  if (needsKvm) return false;
   if (verdict.device !== undefined && verdict.device !== device) return false;
   if (verdict.accelerator !== 'tcg' || verdict.tried !== true || verdict.bootId !== bootId()) return false;
   const age = Date.now() - (verdict.at ?? 0);
   return age >= 0 && age < FAILURE_BELIEVED_MS;
+}
+
+/** Digest of what a guest under KVM sees of the host besides the processor's model. */
+async function kvmIdentity(): Promise<string> {
+  const text = await readFile('/proc/cpuinfo', 'utf8');
+  const lines = ['flags', 'microcode'].map((name) => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1]);
+  const parameters: string[] = [];
+  for (const name of ['kvm', 'kvm_intel', 'kvm_amd']) {
+    const folder = `/sys/module/${name}/parameters`;
+    for (const parameter of (await readdir(folder).catch(() => [])).toSorted()) {
+      // Unreadable ones are the same for all.
+      const value = await readFile(join(folder, parameter), 'utf8').catch(() => '');
+      parameters.push(`${name}.${parameter}=${value.trim()}`);
+    }
+  }
+  const identity = JSON.stringify([release(), ...lines, ...parameters]);
+  return createHash('sha256').update(identity).digest('hex').slice(0, 12);
+}
+
+/** Whether memory captured on `then` sees the same processor on `now`; earlier versions did not note the digest of a KVM host. */
+export function isSameCpu(then: string, now: string): boolean {
+  return then === now || now.startsWith(`${then}/kvm-`);
 }
 
 async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefined }> {
@@ -170,9 +243,19 @@ async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promis
   });
   let text = '';
   let stderr = '';
-  const timer = setTimeout(() => killGroup(child), PROBE_DEADLINE_MS);
+  let isSilent = false;
+  let isLate = false;
+  const silence = setTimeout(() => {
+    isSilent = true;
+    killGroup(child);
+  }, PROBE_MS.silence);
+  const deadline = setTimeout(() => {
+    isLate = true;
+    killGroup(child);
+  }, PROBE_MS.deadline);
   const ready = new Promise<undefined>((resolve) => {
     child.stdout?.on('data', (chunk: Buffer) => {
+      silence.refresh();
       text = (text + chunk.toString('latin1')).slice(-CONSOLE_MAX_BYTES);
       if (text.includes(GUEST_READY)) resolve(undefined);
     });
@@ -187,16 +270,18 @@ async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promis
       resolve();
     });
   });
-  const started = performance.now();
   const ended = closed.then(() =>
-    performance.now() - started >= PROBE_DEADLINE_MS
-      ? `it hangs (nothing from it within ${PROBE_DEADLINE_MS / 1000} s)`
-      : `the VMM ended: ${stderr.trim().split('\n').at(-1) ?? ''}`,
+    isSilent
+      ? `it hangs (nothing from it within ${PROBE_MS.silence / 1000} s)`
+      : isLate
+        ? `it takes longer than ${PROBE_MS.deadline / 1000} s`
+        : `the VMM ended: ${stderr.trim().split('\n').at(-1) ?? ''}`,
   );
   try {
     return await Promise.race([ready, ended]);
   } finally {
-    clearTimeout(timer);
+    clearTimeout(silence);
+    clearTimeout(deadline);
     killGroup(child);
     await closed;
   }

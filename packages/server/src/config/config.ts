@@ -53,6 +53,7 @@ export interface Config {
   };
   quarantineDays: number;
   volumeCommitMs: number;
+  accelerator: 'auto' | 'kvm' | 'tcg';
   tenantPrivateNetworks: readonly string[];
   egressCaFile?: string;
   storePrivateHosts: readonly string[];
@@ -193,6 +194,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       cacheMib: get('RELEAP_BUILD_CACHE_MIB'),
     },
     quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
+    accelerator: get('RELEAP_ACCELERATOR'),
     volumeCommitMs: Number(get('RELEAP_VOLUME_COMMIT_S')) * 1000,
     tenantPrivateNetworks: get('RELEAP_TENANT_PRIVATE_NETWORKS'),
     storePrivateHosts: get('RELEAP_STORE_PRIVATE_HOSTS'),

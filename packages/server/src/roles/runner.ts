@@ -18,6 +18,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
     controlUrl: internalUrlOf(config),
     joinToken: () => tokenToShow(config, 'join'),
     previousToken: () => previousToken(config),
+    accelerator: config.accelerator,
     region: config.region.id,
     listenHost: config.host,
     previewUid: config.previewEngine === 'haproxy' ? previewUid(config.home) : undefined,

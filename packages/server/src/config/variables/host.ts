@@ -58,6 +58,13 @@ export const THIS_MACHINE = {
       'virtio_mmio, virtio_console, virtio_blk, virtio_net, virtio-rng, squashfs, overlay.',
     group: 'This machine',
   }),
+  RELEAP_ACCELERATOR: variable({
+    schema: Type.Enum(['auto', 'kvm', 'tcg'] as const),
+    default: 'auto',
+    description:
+      'How guests are executed. `auto`: by KVM if a trial guest boots under it, else by the emulator, about ten times slower. `kvm`: this machine is not ready until a trial guest boots under KVM; it is tried every 30 seconds. `tcg`: by the emulator, and KVM is not tried. Memory that was saved with one accelerator is kept, and can be resumed only with it.',
+    group: 'This machine',
+  }),
   RELEAP_WARM_POOL: variable({
     schema: Type.Integer({ minimum: 0, maximum: 256 }),
     default: 2,
