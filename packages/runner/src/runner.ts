@@ -33,7 +33,8 @@ import { UsageUplink } from './metering/usage-uplink.ts';
 import { SecretsClient } from './network/intercept/secrets-client.ts';
 import { Network } from './network/network.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
-import { SpaceWatch } from './disk/space-watch.ts';
+import { Ballast } from './disk/ballast.ts';
+import { fileSystemsOf, SpaceWatch } from './disk/space-watch.ts';
 import { ClockStepDetector } from './reconcile/clock-step-detector.ts';
 import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
@@ -267,11 +268,16 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     report: (readings) => link.usage(readings),
     log: log.child({ part: 'metering' }),
   });
-  const space: SpaceWatch = new SpaceWatch({
-    folder,
-    onShort: () => reconciler.pauseForSpace(() => space.isShort),
-    log: log.child({ part: 'disk' }),
-  });
+  // The cache may be on a file system of its own, and is written to as fast.
+  const spaces: SpaceWatch[] = (await fileSystemsOf([folder, cacheDir])).map(
+    (watched) =>
+      new SpaceWatch({
+        folder: watched,
+        onShort: () => reconciler.pauseForSpace(() => spaces.some((space) => space.isShort)),
+        ballast: new Ballast(watched),
+        log: log.child({ part: 'disk' }),
+      }),
+  );
   const clock = new ClockStepDetector(() => reconciler.setClocks());
   const logRetention = new LogRetention(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
   const buildLogRetention = new LogRetention(
@@ -342,7 +348,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     buildLogRetention.close();
     caches.close();
     clock.close();
-    space.close();
+    for (const space of spaces) space.close();
     // Interrupts all starts before cold boots are cancelled: one that waits for a cold boot is continued by the next runner, and
     // does not fail.
     const detached = reconciler.detach();

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { it, mock } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { SpaceWatch } from '../src/disk/space-watch.ts';
+import { lowBytes, SpaceWatch } from '../src/disk/space-watch.ts';
 
 const MIB = 2 ** 20;
 
@@ -29,7 +29,7 @@ it('a file system that is nearly full is reported until there is enough space ag
   try {
     await pass(3_000);
     const farLooks = looks;
-    freeBytes = 1_000 * MIB;
+    freeBytes = 12_000 * MIB;
     await pass(1_000);
     looks = 0;
     await pass(3_000);
@@ -39,14 +39,22 @@ it('a file system that is nearly full is reported until there is enough space ag
     await pass(500);
     assert.equal(watch.isShort, true);
     assert.ok(told > 1, 'what has begun since must be paused, too');
-    freeBytes = 150 * MIB;
+    freeBytes = 10_000 * MIB;
     await pass(500);
     assert.equal(watch.isShort, true);
-    freeBytes = 200 * MIB;
+    freeBytes = 13_000 * MIB;
     await pass(500);
     assert.equal(watch.isShort, false);
   } finally {
     watch.close();
     mock.timers.reset();
   }
+});
+
+it('guests are paused at 2 %, at least 1 GiB and at most 8 GiB, of a small file system at 5 %', () => {
+  const gib = 2 ** 30;
+  assert.deepEqual(
+    [1, 10, 30, 100, 1_000].map((size) => lowBytes(size * gib) / gib),
+    [0.05, 0.5, 1, 2, 8],
+  );
 });

@@ -1,7 +1,8 @@
 import { statfs } from 'node:fs/promises';
+import { lowBytes } from './space-watch.ts';
 
-/** Free space that must remain on the host's file system after a disk is created. */
-const HOST_RESERVE_BYTES = 256 * 1024 * 1024;
+/** Free space that must remain on the host's file system after a disk is created: more than guests are paused at. */
+const RESERVE = { leastBytes: 256 * 1024 * 1024, factor: 1.25 };
 
 /** The host's file system has no space for another disk. */
 export class DiskFullError extends Error {
@@ -13,13 +14,14 @@ export class DiskFullError extends Error {
 
 /** @param needed bytes that the caller writes immediately. @throws DiskFullError */
 export async function checkSpace(folder: string, needed = 0): Promise<void> {
-  const { bavail, bsize, ffree, files } = await statfs(folder);
+  const { bavail, blocks, bsize, ffree, files } = await statfs(folder);
+  const reserve = Math.max(RESERVE.leastBytes, RESERVE.factor * lowBytes(blocks * bsize));
   const free = bavail * bsize;
   const mib = (bytes: number): number => Math.floor(bytes / 1024 / 1024);
-  if (free - needed < HOST_RESERVE_BYTES || (files > 0 && ffree === 0)) {
+  if (free - needed < reserve || (files > 0 && ffree === 0)) {
     throw new DiskFullError(
       `the host's disk below ${folder} is full: ${mib(free)} MiB are free, ` +
-        `${mib(HOST_RESERVE_BYTES + needed)} MiB would have to be`,
+        `${mib(reserve + needed)} MiB would have to be`,
     );
   }
 }

@@ -1,13 +1,16 @@
-import { statfs } from 'node:fs/promises';
+import { stat, statfs } from 'node:fs/promises';
 import type { Logger } from 'pino';
+import type { Ballast } from './ballast.ts';
 
-/** Guests are paused below this much free space, or this share of a small file system. New disks are refused earlier. */
-const LOW_BYTES = 128 * 1024 * 1024;
-const LOW_SHARE = 1 / 50;
+/**
+ * Guests are paused below this share of free space: at least `least`, because guests can write gigabytes per second, and at most
+ * `most`; of a small file system no more than `smallShare`.
+ */
+const LOW = { share: 1 / 50, least: 2 ** 30, most: 8 * 2 ** 30, smallShare: 1 / 20 };
 /** Guests resume when there is this much more, so that they are not paused again immediately. */
 const ENOUGH_FACTOR = 1.5;
 /** Near the limit the interval is shorter: a guest can write a gigabyte per second. */
-const NEAR_BYTES = 4 * 1024 ** 3;
+const NEAR_FACTOR = 4;
 const LOOK_EVERY_MS = { near: 100, far: 1_000 };
 
 export interface SpaceWatchOptions {
@@ -15,6 +18,8 @@ export interface SpaceWatchOptions {
   folder: string;
   /** Called at each check below the limit, so that guests that have started since are paused too. */
   onShort: () => void;
+  /** Released when space is short, and allocated again when there is enough. */
+  ballast?: Pick<Ballast, 'allocate' | 'release'>;
   log: Logger;
   read?: () => Promise<{ freeBytes: number; totalBytes: number }>;
 }
@@ -27,6 +32,8 @@ export class SpaceWatch {
   readonly #options: SpaceWatchOptions;
   #timer: NodeJS.Timeout | undefined;
   #isShort = false;
+  /** Undefined: there may be one of an earlier run. */
+  #isReleased: boolean | undefined;
   #isClosed = false;
 
   constructor(options: SpaceWatchOptions) {
@@ -43,6 +50,15 @@ export class SpaceWatch {
     clearTimeout(this.#timer);
   }
 
+  /** The service also runs where there is no ballast. */
+  async #adjustBallast(isShort: boolean): Promise<void> {
+    const { ballast, folder, log } = this.#options;
+    if (ballast === undefined || isShort === this.#isReleased) return;
+    this.#isReleased = isShort;
+    const adjusted = isShort ? ballast.release() : ballast.allocate();
+    await adjusted.catch((error: unknown) => log.warn({ err: error, folder }, 'no space could be set aside'));
+  }
+
   #lookAfter(ms: number): void {
     if (this.#isClosed) return;
     this.#timer = setTimeout(() => void this.#look(), ms).unref();
@@ -53,7 +69,7 @@ export class SpaceWatch {
     let next = LOOK_EVERY_MS.far;
     try {
       const { freeBytes, totalBytes } = await read();
-      const low = Math.min(LOW_BYTES, totalBytes * LOW_SHARE);
+      const low = lowBytes(totalBytes);
       const isShort = freeBytes < (this.#isShort ? low * ENOUGH_FACTOR : low);
       if (isShort !== this.#isShort) {
         const facts = { folder, free_mib: Math.floor(freeBytes / 2 ** 20) };
@@ -62,7 +78,8 @@ export class SpaceWatch {
       }
       this.#isShort = isShort;
       if (isShort) onShort();
-      if (freeBytes < NEAR_BYTES) next = LOOK_EVERY_MS.near;
+      if (freeBytes < low * NEAR_FACTOR) next = LOOK_EVERY_MS.near;
+      await this.#adjustBallast(isShort);
     } catch (error) {
       log.warn({ err: error, folder }, 'the space of a file system cannot be read');
     }
@@ -70,8 +87,24 @@ export class SpaceWatch {
   }
 }
 
+/** Free space of a file system below which guests are paused. */
+export function lowBytes(totalBytes: number): number {
+  const share = Math.min(Math.max(LOW.least, totalBytes * LOW.share), LOW.most);
+  return Math.min(share, totalBytes * LOW.smallShare);
+}
+
 /** Free space for unprivileged processes, such as VMMs and PostgreSQL. */
 export async function spaceOf(folder: string): Promise<{ freeBytes: number; totalBytes: number }> {
   const { bavail, blocks, bsize } = await statfs(folder);
   return { freeBytes: bavail * bsize, totalBytes: blocks * bsize };
+}
+
+/** The first of these folders on each file system. */
+export async function fileSystemsOf(folders: readonly string[]): Promise<string[]> {
+  const devices = new Map<number, string>();
+  for (const folder of folders) {
+    const { dev } = await stat(folder);
+    if (!devices.has(dev)) devices.set(dev, folder);
+  }
+  return [...devices.values()];
 }

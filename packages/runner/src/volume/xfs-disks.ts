@@ -22,9 +22,11 @@ const LOG_MIB = 64;
 const EMPTY_BYTES = (LOG_MIB + 16) * 2 ** 20;
 /**
  * Most of a volume that waits in memory to be written to its image. The host's free space does not count that: without a limit a
- * guest is paused too late, and loses what its writes had stored. Linux 6.2 and later can limit it.
+ * guest is paused too late, and loses what its writes had stored. Linux 6.2 and later can limit it for a device; before, it is
+ * limited for all of the host.
  */
 const LIMITED = { max_bytes: 32 * 2 ** 20, strict_limit: 1 };
+const HOST_DIRTY_BYTES = 256 * 2 ** 20;
 const UNLIMITED = { max_ratio: 100, strict_limit: 0 };
 /** Under load, and with a log to replay. */
 const DEADLINE_MS = 120_000;
@@ -50,7 +52,7 @@ export class XfsDisks {
     const device = await deviceOf(mount);
     if (device !== undefined) {
       await run('losetup', ['--direct-io=on', device]).catch(() => undefined);
-      await setWriteback(device, LIMITED);
+      if (!(await setWriteback(device, LIMITED))) await limitDirtyBytes();
     }
     await mkdir(limbo, { recursive: true, mode: 0o700 });
     await mkdir(data, { recursive: true, mode: 0o755 });
@@ -97,14 +99,25 @@ async function create(image: string, sizeGb: number): Promise<void> {
   }
 }
 
-/** Writes settings of a loop device's writeback (Documentation/ABI/testing/sysfs-class-bdi), those that the kernel has. */
-async function setWriteback(device: string, settings: Record<string, number>): Promise<void> {
+/**
+ * Writes settings of a loop device's writeback (Documentation/ABI/testing/sysfs-class-bdi).
+ * @returns whether the kernel has all of them
+ */
+async function setWriteback(device: string, settings: Record<string, number>): Promise<boolean> {
   const number = /^\/dev\/loop(\d+)$/.exec(device)?.[1];
-  if (number === undefined) return;
+  let hasAll = number !== undefined;
   for (const [name, value] of Object.entries(settings))
-    await writeFile(`/sys/class/bdi/7:${number}/${name}`, String(value), { flag: 'r+' }).catch(
-      () => undefined,
-    );
+    await writeFile(`/sys/class/bdi/7:${number}/${name}`, String(value), { flag: 'r+' }).catch(() => {
+      hasAll = false;
+    });
+  return hasAll;
+}
+
+/** Limits what waits in memory to be written on all of the host, unless the operator has set a lower limit (vm.dirty_bytes). */
+export async function limitDirtyBytes(path = '/proc/sys/vm/dirty_bytes'): Promise<void> {
+  const present = Number(await readFile(path, 'utf8').catch(() => '0'));
+  if (present > 0 && present <= HOST_DIRTY_BYTES) return;
+  await writeFile(path, String(HOST_DIRTY_BYTES), { flag: 'r+' }).catch(() => undefined);
 }
 
 async function exists(path: string): Promise<boolean> {
