@@ -60,6 +60,12 @@ export async function runRole(
     );
   };
 
+  // A rejection that nothing handles is a defect. It must not end the process that agents and streams of all guests hang on.
+  let unhandled = 0;
+  process.on('unhandledRejection', (error: unknown) => {
+    unhandled += 1;
+    log.error({ err: error, count: unhandled }, `${role} has not handled a failure`);
+  });
   let ending = false;
   let running: RunningRole | undefined;
   const starting = startLocked(role, config, supervised, log, start);
