@@ -169,7 +169,8 @@ async function kvmIdentity(): Promise<string> {
   const parameters: string[] = [];
   for (const name of ['kvm', 'kvm_intel', 'kvm_amd']) {
     const folder = `/sys/module/${name}/parameters`;
-    for (const parameter of (await readdir(folder).catch(() => [])).toSorted()) {
+    const names: string[] = await readdir(folder).catch(() => []);
+    for (const parameter of names.sort()) {
       // Unreadable ones are the same for all.
       const value = await readFile(join(folder, parameter), 'utf8').catch(() => '');
       parameters.push(`${name}.${parameter}=${value.trim()}`);
