@@ -34,7 +34,8 @@ func Load(rules string) error {
 }
 
 // Learn reads back the rules of the namespace of the calling thread, in which nothing else may be. Address is in them as often
-// as `count` says, and nothing else looks like it. It refuses rules that need more than tables, chains and rules.
+// as `count` says, and nothing else looks like it. It refuses rules that need more than tables, chains, rules and sets that only
+// the packets fill.
 func Learn(address [4]byte, count int) (*Ruleset, error) {
 	socket, err := open()
 	if err != nil {
@@ -50,22 +51,28 @@ func Learn(address [4]byte, count int) (*Ruleset, error) {
 		{unix.NFT_MSG_GETTABLE, unix.NFT_MSG_NEWTABLE, attributes(unix.NFTA_TABLE_NAME)},
 		{unix.NFT_MSG_GETCHAIN, unix.NFT_MSG_NEWCHAIN, attributes(unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME,
 			unix.NFTA_CHAIN_HOOK, unix.NFTA_CHAIN_POLICY, unix.NFTA_CHAIN_TYPE)},
+		{unix.NFT_MSG_GETSET, unix.NFT_MSG_NEWSET, attributes(unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, unix.NFTA_SET_FLAGS,
+			unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DESC, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_USERDATA,
+			setExpression, setExpressions)},
 		{unix.NFT_MSG_GETRULE, unix.NFT_MSG_NEWRULE, attributes(unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN,
 			unix.NFTA_RULE_EXPRESSIONS)},
-		{unix.NFT_MSG_GETSET, 0, nil},
 	} {
 		messages, err := dump(socket, subsystem|kind.get)
 		if err != nil {
 			return nil, err
 		}
-		if kind.keep == nil && len(messages) > 0 {
-			return nil, errors.New("the rules have sets")
-		}
 		for _, message := range messages {
 			if len(message.Data) < familyBytes {
 				return nil, errors.New("a message without a family")
 			}
-			made.add(subsystem|kind.create, message.Data[0], only(message.Data[familyBytes:], kind.keep))
+			kept := only(message.Data[familyBytes:], kind.keep)
+			if kind.create == unix.NFT_MSG_NEWSET {
+				if !isFilledByPackets(kept) {
+					return nil, errors.New("the rules have a set with elements of its own")
+				}
+				kept = append(kept, setID(made.last+1)...)
+			}
+			made.add(subsystem|kind.create, message.Data[0], kept)
 		}
 	}
 	made.add(end, unix.AF_UNSPEC, nil)
@@ -125,6 +132,8 @@ const (
 	replyBytes  = 64 * 1024
 	// Limit for a response of the kernel.
 	patienceSeconds = 10
+	// NFTA_SET_EXPR and NFTA_SET_EXPRESSIONS of linux/netfilter/nf_tables.h.
+	setExpression, setExpressions = 17, 18
 )
 
 // add appends a message: a header, the family (struct nfgenmsg) and attributes.
@@ -183,6 +192,21 @@ func only(data []byte, keep map[uint16]bool) []byte {
 		data = data[aligned:]
 	}
 	return kept
+}
+
+// isFilledByPackets tells whether the attributes are of a set that rules add elements to, and that has none at first.
+func isFilledByPackets(set []byte) bool {
+	flags := only(set, attributes(unix.NFTA_SET_FLAGS))
+	return len(flags) >= unix.SizeofNlAttr+4 && binary.BigEndian.Uint32(flags[unix.SizeofNlAttr:])&unix.NFT_SET_EVAL != 0
+}
+
+// setID is an attribute that the kernel demands of each set that is made. It names the set within the transaction.
+func setID(id uint32) []byte {
+	attribute := make([]byte, unix.SizeofNlAttr+4)
+	binary.LittleEndian.PutUint16(attribute, uint16(len(attribute)))
+	binary.LittleEndian.PutUint16(attribute[2:], unix.NFTA_SET_ID)
+	binary.BigEndian.PutUint32(attribute[unix.SizeofNlAttr:], id)
+	return attribute
 }
 
 func open() (int, error) {

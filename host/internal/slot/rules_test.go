@@ -21,7 +21,11 @@ table netdev guard {
   }
 }
 table inet sandbox {
+  set denied {
+    type ipv4_addr . inet_proto . inet_service . mark; size 512; flags dynamic,timeout; timeout 1h; counter;
+  }
   chain refuse {
+    meta l4proto tcp meta mark != 0 update @denied { ip daddr . meta l4proto . th dport . meta mark }
     meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
   }

@@ -6,10 +6,10 @@ import {
   type NetdPin,
   type NetdSandbox,
   parseCidr,
+  parseNameServer,
 } from '@releap/contract/netd';
 import { type Denial, Denials } from './denied/denials.ts';
 import { DnsForwarder } from './dns/forwarder.ts';
-import { NameServers } from './dns/name-servers.ts';
 import type { DnsClient } from './dns/responder.ts';
 import type { ProxiedClient } from './egress/egress-proxy.ts';
 import { EgressProxy } from './egress/egress-proxy.ts';
@@ -196,7 +196,7 @@ export class Service {
       try {
         this.#dns = await DnsForwarder.open({
           ...host.dns,
-          servers: new NameServers(host.name_servers),
+          servers: (host.name_servers ?? []).map(parseNameServer),
           clientOf: (address) => this.#byAddress.get(address),
           log,
         });

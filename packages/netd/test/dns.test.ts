@@ -8,7 +8,7 @@ import dnsPacket, { type Answer, type Packet } from 'dns-packet';
 import { cidrs, type NetdPin as Pin, parseEgress } from '@releap/contract/netd';
 import { AnswerCache } from '../src/dns/answer-cache.ts';
 import { DnsForwarder } from '../src/dns/forwarder.ts';
-import { NameServers, parseNameServer, parseResolvConf } from '../src/dns/name-servers.ts';
+import { type NameServer, parseNameServer, parseResolvConf } from '@releap/contract/netd';
 import { type DnsClient, Responder } from '../src/dns/responder.ts';
 import { frame, FrameReader } from '../src/dns/tcp-frames.ts';
 import type { Log } from '../src/log.ts';
@@ -18,7 +18,7 @@ const stack = new AsyncDisposableStack();
 /** What the upstream answers, by name; and what it was asked. */
 const zone = new Map<string, Answer[] | 'truncated' | 'silent' | 'refused'>();
 let asked: string[] = [];
-let servers: NameServers;
+let servers: NameServer[];
 
 before(async () => {
   const { udp, tcp, port } = await bothAtOnePort();
@@ -48,7 +48,7 @@ before(async () => {
   });
   stack.defer(() => void udp.close());
   stack.defer(() => void tcp.close());
-  servers = new NameServers([`127.0.0.1:${port}`]);
+  servers = [{ address: '127.0.0.1', port }];
 });
 after(() => stack.disposeAsync());
 beforeEach(() => {
@@ -203,7 +203,7 @@ test('one sandbox cannot use up the queries of all', async () => {
 });
 
 test('no bytes that a guest sends make the responder throw', async () => {
-  const responder = new Responder(new NameServers([]), log);
+  const responder = new Responder([], log);
   await fc.assert(
     fc.asyncProperty(fc.uint8Array({ maxLength: 80 }), async (bytes) => {
       await responder.respond(Buffer.from(bytes), client('www.example'));

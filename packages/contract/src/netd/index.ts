@@ -5,4 +5,5 @@ export * from './messages.ts';
 export * from './stores.ts';
 export * from '../rules/cidr.ts';
 export * from '../rules/egress-rules.ts';
+export * from '../rules/name-server.ts';
 export * from '../rules/rate-limit.ts';

@@ -34,7 +34,7 @@ const Hello = Type.Object({
   protocol: Type.Integer({ minimum: 1 }),
   /** Where sandboxes' questions arrive. `port` is a wish: another is used when it is taken, see `dns`. */
   dns: Type.Object({ address: Ipv4, port: Type.Optional(Port) }),
-  /** Name servers to ask, `address` or `address:port`; absent: those of the host's resolv.conf(5). */
+  /** Name servers to ask, `address` or `address:port`: the only ones that the firewall lets netd speak to. Absent: none. */
   name_servers: Type.Optional(Type.Array(Type.String({ maxLength: 64 }), { maxItems: 16 })),
   /** Where connections that secrets are put into are handed over; see `intercept.ts`. */
   intercept_socket: Type.Optional(Type.String({ maxLength: 107 })),

@@ -2,7 +2,7 @@ import { createSocket, type Socket as UdpSocket } from 'node:dgram';
 import { createServer, type Server, type Socket } from 'node:net';
 import { once } from 'node:events';
 import type { Log } from '../log.ts';
-import type { NameServers } from './name-servers.ts';
+import type { NameServer } from '@releap/contract/netd';
 import { type DnsClient, Responder } from './responder.ts';
 import { frame, FrameReader } from './tcp-frames.ts';
 
@@ -10,7 +10,7 @@ export interface DnsForwarderOptions {
   address: string;
   /** Port to listen at when it is free; else any, the same for UDP and TCP. */
   port?: number | undefined;
-  servers: NameServers;
+  servers: readonly NameServer[];
   /** Who asks, told by the source address, which the firewall vouches for. Undefined: not answered. */
   clientOf(address: string): DnsClient | undefined;
   log: Log;

@@ -10,7 +10,7 @@ import {
 import type { Denial } from '../denied/denials.ts';
 import type { Facts, Log } from '../log.ts';
 import { AnswerCache } from './answer-cache.ts';
-import type { NameServers } from './name-servers.ts';
+import type { NameServer } from '@releap/contract/netd';
 import { askUpstream, type UpstreamAnswer } from './upstream.ts';
 
 /** A sandbox as the resolver knows it. */
@@ -52,7 +52,7 @@ const REFUSED_TYPES = new Set(['ANY', 'AXFR', 'IXFR', 'TKEY', 'TSIG', 'OPT', 'RR
 
 /** Turns one question of a sandbox into one answer, by that sandbox's policy. */
 export class Responder {
-  readonly #servers: NameServers;
+  readonly #servers: readonly NameServer[];
   readonly #log: Log;
   readonly #cache = new AnswerCache();
   /** Questions under way upstream, shared by all that ask the same. */
@@ -62,7 +62,7 @@ export class Responder {
   readonly #logged = new WeakMap<DnsClient, RateLimit>();
   #total = 0;
 
-  constructor(servers: NameServers, log: Log) {
+  constructor(servers: readonly NameServer[], log: Log) {
     this.#servers = servers;
     this.#log = log;
   }

@@ -2,7 +2,7 @@ import { randomInt } from 'node:crypto';
 import { createSocket } from 'node:dgram';
 import { connect, isIPv6 } from 'node:net';
 import dnsPacket, { type Packet } from 'dns-packet';
-import type { NameServer, NameServers } from './name-servers.ts';
+import type { NameServer } from '@releap/contract/netd';
 import { frame, FrameReader } from './tcp-frames.ts';
 
 /** Two tries of this long fit into the five seconds that a stub resolver waits. */
@@ -17,13 +17,13 @@ export interface UpstreamAnswer {
 
 /** Asks the servers in turn until one answers. Rejects when none does. `signal` bounds the whole. */
 export async function askUpstream(
-  servers: NameServers,
+  servers: readonly NameServer[],
   name: string,
   type: string,
   signal: AbortSignal,
 ): Promise<UpstreamAnswer> {
   let failure = new Error('no DNS upstream is known: /etc/resolv.conf names none');
-  for (const server of await servers.current()) {
+  for (const server of servers) {
     signal.throwIfAborted();
     try {
       let packet = await askOverUdp(server, name, type, signal);

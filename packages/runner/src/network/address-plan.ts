@@ -43,6 +43,8 @@ export interface AddressPlan {
   /** Slots are numbered from 0 to `slots - 1`. */
   slots: number;
   uidBase: number;
+  /** The host's own addresses as the network was opened, which no sandbox reaches. */
+  hostAddresses?: readonly string[];
 }
 
 /** The names and addresses of one slot. */
@@ -176,6 +178,11 @@ export function storesUid(plan: AddressPlan): number {
  */
 export function redirectMark(block: number): number {
   return 0x3000 + block;
+}
+
+/** Mark of connections that the firewall has let through: those without it were made while its table was away. */
+export function acceptedMark(block: number): number {
+  return 0x2000 + block;
 }
 
 /** Number of the routing table in which every address is local. */

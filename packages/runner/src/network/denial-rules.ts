@@ -25,8 +25,28 @@ const REASON_MARKS = {
 } as const satisfies Partial<Record<DenialReason, number>>;
 
 /** The end of a rule that refuses, for a reason that the log shows. */
-export function refuseAs(reason: keyof typeof REASON_MARKS): string {
-  return `meta mark set ${REASON_MARKS[reason]} goto refuse`;
+export function refuseAs(reason: keyof typeof REASON_MARKS, chain = 'refuse'): string {
+  return `meta mark set ${REASON_MARKS[reason]} goto ${chain}`;
+}
+
+/** Destinations that the set of one slot has at most; further ones are denied without being counted. */
+const MAX_INSIDE = 512;
+
+/**
+ * The same inside the namespace of a slot, for one sandbox. A set that is full adds nothing, and ends the rule. No rule has a set
+ * of its own, which hostd could not copy.
+ */
+export function renderInsideDenials(): string {
+  const update = (port: string): string =>
+    `update @${DENIAL_SET} { ip daddr . meta l4proto . ${port} . meta mark }`;
+  return `
+  set ${DENIAL_SET} { type ipv4_addr . inet_proto . inet_service . mark; size ${MAX_INSIDE}; flags dynamic,timeout; timeout ${REMEMBERED_S}s; counter; }
+  chain count_denied {
+    meta l4proto tcp ${update('th dport')}
+    meta l4proto udp ${update('th dport')}
+    meta l4proto != tcp meta l4proto != udp ${update('th sport')}
+  }
+`;
 }
 
 /** The sets, and the chain that `refuse` calls first. A set with a counter counts when it is asked as well: another one is asked. */
@@ -86,10 +106,13 @@ export interface FirewallDenial {
 /** Name of the set. */
 export const DENIAL_SET = 'denied';
 
-/** @param listing what `nft -j list set` prints of the set */
-export function parseDenials(listing: string): FirewallDenial[] {
+/**
+ * @param listing what `nft -j list set` prints of the set
+ * @param inside the sandbox, by its address on the host, when the set is that of its namespace
+ */
+export function parseDenials(listing: string, inside?: string): FirewallDenial[] {
   const { nftables = [] } = JSON.parse(listing) as { nftables?: { set?: { elem?: unknown[] } }[] };
-  return nftables.flatMap(({ set }) => (set?.elem ?? []).flatMap(parseElement));
+  return nftables.flatMap(({ set }) => (set?.elem ?? []).flatMap((element) => parseElement(element, inside)));
 }
 
 /** `nft` prints numbers on a machine without /etc/protocols, as a minimal Debian is. */
@@ -103,9 +126,12 @@ interface Element {
   elem?: { val?: { concat?: unknown[] }; expires?: unknown; counter?: { packets?: unknown } };
 }
 
-function parseElement(element: unknown): FirewallDenial[] {
+function parseElement(element: unknown, inside: string | undefined): FirewallDenial[] {
   const { val, expires, counter } = (element as Element).elem ?? {};
-  const [source, address, protocol, port, mark] = val?.concat ?? [];
+  const [source, address, protocol, port, mark] = [
+    ...(inside === undefined ? [] : [inside]),
+    ...(val?.concat ?? []),
+  ];
   const reason = Object.entries(REASON_MARKS).find(([, number]) => number === mark)?.[0];
   if (
     typeof source !== 'string' ||

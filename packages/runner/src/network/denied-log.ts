@@ -3,7 +3,7 @@ import type { EgressDenial } from '@releap/contract';
 import type { NetdDenial } from '@releap/contract/netd';
 import { run } from '../process/index.ts';
 import { GUEST } from './address-plan.ts';
-import type { FirewallDenial } from './denial-rules.ts';
+import { type FirewallDenial, parseDenials } from './denial-rules.ts';
 import { type DeniedStore, mergeDenials } from './denied-store.ts';
 import type { Slot } from './slot.ts';
 
@@ -125,9 +125,10 @@ export class DeniedLog {
     const seen = this.#seen.get(vmId) ?? new Map<string, Seen>();
     this.#seen.set(vmId, seen);
     return mergeDenials([
-      ...group(host.filter(({ source }) => source === slot.hostAddress)).map((denial) =>
-        fromFirewall(denial, seen),
-      ),
+      ...group([
+        ...host.filter(({ source }) => source === slot.hostAddress),
+        ...parseDenials(inside, slot.hostAddress),
+      ]).map((denial) => fromFirewall(denial, seen)),
       ...countersOf(inside).map(([chain, count]) => fromNamespace(chain, count, seen)),
       ...netd.map(fromNetd),
     ]);

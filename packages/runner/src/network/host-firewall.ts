@@ -1,4 +1,4 @@
-import type { NetdPin } from '@releap/contract/netd';
+import { formatCidr, type NameServer, type NetdPin } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import { type AddressPlan, slotPlan } from './address-plan.ts';
 import { ProcessError, run } from '../process/index.ts';
@@ -14,6 +14,8 @@ import {
   renderPolicyRemoval,
   type SlotPolicy,
 } from './host-rules.ts';
+import { RulesetWatch } from './ruleset-watch.ts';
+import { permitPrivate } from './slot.ts';
 
 export interface HostFirewallOptions {
   plan: AddressPlan;
@@ -66,7 +68,7 @@ export class HostFirewall {
   /** When pins may be written next, by `performance.now()`. */
   #pinsFrom = 0;
   #pinsTimer: NodeJS.Timeout | undefined;
-  #watch: NodeJS.Timeout | undefined;
+  #watch: RulesetWatch | undefined;
   /** Released slots of which the sets still have what was denied to the former holder. */
   readonly #stale = new Set<number>();
   #cleaning: NodeJS.Timeout | undefined;
@@ -84,8 +86,10 @@ export class HostFirewall {
   static async open(options: HostFirewallOptions): Promise<HostFirewall> {
     const firewall = new HostFirewall(options);
     await options.onReload?.(await firewall.#listDenials().catch(ignoreAbsent));
-    await nft(firewall.#render(await readPins(options.plan.table)));
-    firewall.#watch = setInterval(() => void firewall.#restoreIfGone(), options.watchMs).unref();
+    const pins = await readPins(options.plan.table);
+    await nft(firewall.#render(pins ?? new Map()));
+    if (pins === undefined) await firewall.#dropUnaccepted();
+    firewall.#watch = new RulesetWatch(options.watchMs, () => firewall.#restoreIfGone());
     return firewall;
   }
 
@@ -101,7 +105,10 @@ export class HostFirewall {
     });
   }
 
-  /** A reload of the host's own firewall often flushes all tables, ours too; then sandboxes are open until we notice. */
+  /**
+   * A reload of the host's own firewall often flushes all tables, ours too. Until it is back, sandboxes can reach the internet whatever
+   * their policy says; what no sandbox may reach is refused in their namespaces.
+   */
   async #restoreIfGone(): Promise<void> {
     try {
       await run('nft', ['list', 'chain', 'inet', this.#plan.table, 'guard_sandbox']);
@@ -113,15 +120,33 @@ export class HostFirewall {
       { table: this.#plan.table },
       'our firewall table was removed by another program: loading it again',
     );
-    await this.#change(this.#render(new Map())).catch((error: unknown) =>
-      this.#log.error({ err: error }, 'could not load our firewall table again'),
-    );
+    try {
+      await this.#change(this.#render(new Map()));
+      await this.#dropUnaccepted();
+    } catch (error) {
+      this.#log.error({ err: error }, 'could not load our firewall table again');
+    }
     this.#onPinsLost();
+  }
+
+  /** Ends connections that were made while no table of ours was there: the rules would let them continue. */
+  async #dropUnaccepted(): Promise<void> {
+    const block = formatCidr(this.#plan.block);
+    await run('conntrack', ['-D', '-f', 'ipv4', '-s', block, '--mark', '0']).catch((error: unknown) => {
+      // It exits with 1 when there are none.
+      if (!(error instanceof ProcessError) || !/\b0 flow entries/.test(error.stderr)) throw error;
+    });
   }
 
   /** Leads questions to another port from now on. */
   async setDnsPort(dnsPort: number): Promise<void> {
     this.#netd = { ...this.#netd, dnsPort };
+    await this.#change(renderNetd(this.#plan, this.#netd));
+  }
+
+  /** Lets netd ask these name servers, and no others. */
+  async setNameServers(nameServers: readonly NameServer[]): Promise<void> {
+    this.#netd = { ...this.#netd, nameServers };
     await this.#change(renderNetd(this.#plan, this.#netd));
   }
 
@@ -142,7 +167,10 @@ export class HostFirewall {
   async addPolicy(index: number, policy: SlotPolicy): Promise<void> {
     if (policy.rules === undefined && policy.intercept !== true) return;
     if (this.#slots.has(index)) throw new Error(`slot ${index} has an egress policy already`);
-    await this.#change(renderPolicy(this.#plan, index, policy));
+    await Promise.all([
+      this.#change(renderPolicy(this.#plan, index, policy)),
+      permitPrivate(this.#plan, index, policy.rules?.privateNets ?? []),
+    ]);
     this.#slots.set(index, policy);
   }
 
@@ -200,7 +228,7 @@ export class HostFirewall {
 
   /** Stops watching; the table stays. */
   detach(): void {
-    clearInterval(this.#watch);
+    this.#watch?.close();
     clearTimeout(this.#cleaning);
     this.#watch = undefined;
   }
@@ -278,14 +306,14 @@ interface NftSet {
   set?: { name?: string; elem?: unknown[] };
 }
 
-/** The addresses pinned in an older load of our table, with the time that is left to each. */
-async function readPins(table: string): Promise<Map<number, NetdPin[]>> {
+/** The addresses pinned in an older load of our table, with the time that is left to each; undefined when there is no such table. */
+async function readPins(table: string): Promise<Map<number, NetdPin[]> | undefined> {
   const pins = new Map<number, NetdPin[]>();
   let text: string;
   try {
     text = await run('nft', ['-j', 'list', 'table', 'inet', table]);
   } catch (error) {
-    if (isAbsent(error)) return pins;
+    if (isAbsent(error)) return undefined;
     throw error;
   }
   const listing = JSON.parse(text) as { nftables?: NftSet[] };

@@ -6,10 +6,19 @@ import {
   type EgressRules,
   formatCidr,
   NEVER_REACHABLE,
+  type NameServer,
   type NetdPin,
   PRIVATE_RANGES,
 } from '@releap/contract/netd';
-import { type AddressPlan, blockNumber, GUEST, redirectMark, slotPlan, vethPrefix } from './address-plan.ts';
+import {
+  acceptedMark,
+  type AddressPlan,
+  blockNumber,
+  GUEST,
+  redirectMark,
+  slotPlan,
+  vethPrefix,
+} from './address-plan.ts';
 import { countDenial, refuseAs, renderDenials } from './denial-rules.ts';
 import type { FlowLimits } from './flow-limits.ts';
 
@@ -51,8 +60,8 @@ export interface NetdAccess {
   interceptUid: number;
   /** Another user who may open connections to sandboxes. */
   clientUid?: number | undefined;
-  /** Ports of the name servers that it asks. */
-  upstreamPorts: readonly number[];
+  /** The name servers that it asks. */
+  nameServers: readonly NameServer[];
 }
 
 function resolverRules(plan: AddressPlan, { dnsPort, storesPort }: NetdAccess): string[] {
@@ -74,11 +83,19 @@ function storesRules({ serviceAddress }: AddressPlan, port: number): string[] {
   return [`${toProxy} socket wildcard 0 accept`, `${toProxy} drop`];
 }
 
+/** So that a connection that was made while the table was away can be told from those that it let through. */
+function markAccepted(plan: AddressPlan): string {
+  return `ct mark set ${acceptedMark(blockNumber(plan.block))}`;
+}
+
 function toHostRules(plan: AddressPlan, { dnsPort, storesPort }: NetdAccess): string[] {
+  const own = `ip daddr ${plan.serviceAddress}`;
   return [
     'ct state established,related accept',
-    `ip daddr ${plan.serviceAddress} udp dport ${dnsPort} accept`,
-    `ip daddr ${plan.serviceAddress} tcp dport ${dnsPort} accept`,
+    `${own} ${markAccepted(plan)}`,
+    // Only a socket that listens at exactly this address: netd names the port, and must not choose another service of the host.
+    `${own} udp dport ${dnsPort} socket wildcard 0 accept`,
+    `${own} tcp dport ${dnsPort} socket wildcard 0 accept`,
     ...storesRules(plan, storesPort ?? GUEST.storesPort),
     `meta mark ${redirectMark(blockNumber(plan.block))} goto redirected`,
     refuseAs('host'),
@@ -95,14 +112,25 @@ function toProxyRules(plan: AddressPlan, { egressPort }: NetdAccess): string[] {
   return [`meta l4proto tcp meta mark set ${mark} ct mark set ${mark}${redirect} accept`];
 }
 
-/** Leads questions and redirected connections to other ports of netd's. */
+function fromNetdRules({ nameServers }: NetdAccess): string[] {
+  return [
+    'ct state established,related accept',
+    ...nameServers.map(({ address, port }) => {
+      const [bare = ''] = address.split('%');
+      return `${bare.includes(':') ? 'ip6' : 'ip'} daddr ${bare} meta l4proto { tcp, udp } th dport ${port} accept`;
+    }),
+    'goto from_proxy',
+  ];
+}
+
+/** Leads questions and redirected connections to other ports of netd's, and lets it ask other name servers. */
 export function renderNetd(plan: AddressPlan, netd: NetdAccess): string {
   const chain = (name: string, rules: string[]): string =>
     [
       `flush chain inet ${plan.table} ${name}`,
       ...rules.map((rule) => `add rule inet ${plan.table} ${name} ${rule}`),
     ].join('\n');
-  return `${chain('resolver', resolverRules(plan, netd))}\n${chain('sandbox_to_host', toHostRules(plan, netd))}\n${chain('to_proxy', toProxyRules(plan, netd))}\n`;
+  return `${chain('resolver', resolverRules(plan, netd))}\n${chain('sandbox_to_host', toHostRules(plan, netd))}\n${chain('to_proxy', toProxyRules(plan, netd))}\n${chain('from_netd', fromNetdRules(netd))}\n`;
 }
 
 /** The whole table; loading it replaces an older one of ours in one transaction. */
@@ -184,6 +212,7 @@ ${renderDenials()}
     tcp flags & (fin | syn | rst | ack) != syn counter reject with tcp reset
     ip daddr @never ${refuseAs('reserved')}
     ${flowRules(input.flows).join('\n    ')}
+    ${markAccepted(plan)}
     ip saddr vmap @policies
     ip daddr @private ${refuseAs('private_network')}
     accept
@@ -204,13 +233,12 @@ ${renderDenials()}
   chain host_to_sandbox {
     ct state established,related accept
     tcp flags & (fin | syn | rst | ack) != syn counter reject with tcp reset
+    ${markAccepted(plan)}
     meta skuid { ${[input.runnerUid, input.netd.uid, input.netd.clientUid].filter((uid) => uid !== undefined).join(', ')} } accept
     jump refuse
   }
   chain from_netd {
-    ct state established,related accept
-    meta l4proto { tcp, udp } th dport { ${[...new Set([53, ...input.netd.upstreamPorts])].join(', ')} } accept
-    goto from_proxy
+    ${fromNetdRules(input.netd).join('\n    ')}
   }
   chain from_proxy {
     ct state established,related accept

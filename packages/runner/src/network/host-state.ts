@@ -35,6 +35,15 @@ export async function listNetns(): Promise<string[]> {
   }
 }
 
+/** The IPv4 addresses of this host, but those of loopback interfaces and of interfaces for which `isOurs` is true. */
+export async function listHostAddresses(isOurs: (ifname: string) => boolean): Promise<string[]> {
+  const rows = parseJson<AddressRow>(await run('ip', ['-j', '-4', 'address', 'show', 'scope', 'global']));
+  const addresses = rows
+    .filter(({ ifname }) => ifname !== undefined && !isOurs(ifname))
+    .flatMap(({ addr_info: infos = [] }) => infos.flatMap(({ local }) => local ?? []));
+  return [...new Set(addresses)].sort();
+}
+
 /**
  * Every IPv4 prefix that is in use: addresses and routes of all tables, but the default routes, and but those of
  * interfaces for which `isOurs` is true.

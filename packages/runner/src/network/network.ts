@@ -13,6 +13,7 @@ import { DeniedLog } from './denied-log.ts';
 import { DeniedStore } from './denied-store.ts';
 import { enableForwarding, restoreForwarding } from './forwarding.ts';
 import { findDroppingChains, HostFirewall } from './host-firewall.ts';
+import { NameServers } from './name-servers.ts';
 import { Interceptor } from './intercept/interceptor.ts';
 import { type DeclaredPort, Netd, netdSandbox } from './netd/netd.ts';
 import type { NetworkOptions } from './network-options.ts';
@@ -32,6 +33,7 @@ interface Parts {
   interceptor: Interceptor | undefined;
   stores: StoreProxy | undefined;
   denied: DeniedLog;
+  nameServers: NameServers;
 }
 
 export class Network {
@@ -86,11 +88,12 @@ export class Network {
     const uid = netdUid(plan);
     const runDir = options.runDir ?? DEFAULT_RUN_DIR;
     const interceptSocket = join(runDir, `intercept-${plan.tag}`, 'guest.sock');
+    const nameServers = await NameServers.open(options.dnsUpstreams);
     const netd = await Netd.open({
       dir: join(dir, 'netd'),
       uid,
       dnsAddress: plan.serviceAddress,
-      nameServers: options.dnsUpstreams,
+      nameServers: nameServers.current,
       listenHost: options.listenHost,
       interceptSocket,
       sandboxes: [...pool.holders()].map(({ vmId, slot }) =>
@@ -120,7 +123,7 @@ export class Network {
         uid,
         interceptUid: interceptUid(plan),
         clientUid: options.clientUid,
-        upstreamPorts: upstreamPorts(options.dnsUpstreams ?? []),
+        nameServers: nameServers.current,
       },
       flows: await flowLimits(plan.slots),
       policies,
@@ -136,6 +139,15 @@ export class Network {
     });
     loaded.resolve(firewall);
     opened.defer(() => firewall.detach());
+    if (options.dnsUpstreams === undefined)
+      nameServers.follow((servers) => {
+        // First the firewall: what netd asks is allowed.
+        firewall.setNameServers(servers).then(
+          () => netd.setNameServers(servers),
+          (err: unknown) => log.error({ err }, 'netd cannot ask the new name servers of the host'),
+        );
+      });
+    opened.defer(() => nameServers.close());
     await warnOfOthers(plan, log);
     opened.move();
     log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: netd.dnsPort }, 'network is up');
@@ -161,7 +173,17 @@ export class Network {
         log,
       });
     await stores?.recover([...pool.holders()].map(({ vmId, slot }) => ({ vmId, address: slot.hostAddress })));
-    return new Network(options, { plan, pool, firewall, netd, hostd, denied, interceptor, stores });
+    return new Network(options, {
+      plan,
+      pool,
+      firewall,
+      netd,
+      hostd,
+      denied,
+      interceptor,
+      stores,
+      nameServers,
+    });
   }
 
   /** The process that serves DNS and forwards. */
@@ -326,7 +348,8 @@ export class Network {
   }
 
   async #detach(): Promise<void> {
-    const { pool, firewall, netd, interceptor, stores } = this.#parts;
+    const { pool, firewall, netd, interceptor, stores, nameServers } = this.#parts;
+    nameServers.close();
     firewall.detach();
     this.#detached ??= Promise.all([netd.detach(), pool.detach(), interceptor?.detach(), stores?.detach()]);
     await this.#detached;
@@ -353,11 +376,6 @@ const DEFAULT_RUN_DIR = '/run/releap';
 const STORES_READY_MS = 10_000;
 const DEFAULT_AHEAD = 8;
 const DEFAULT_WATCH_MS = 10_000;
-
-/** Ports in `address:port`, `[address]:port`; the usual one is not named. */
-function upstreamPorts(upstreams: readonly string[]): number[] {
-  return upstreams.flatMap((text) => /(?:^[\d.]+|\]):(\d+)$/.exec(text)?.[1] ?? []).map(Number);
-}
 
 async function warnOfOthers(plan: AddressPlan, log: Logger): Promise<void> {
   const chains = await findDroppingChains(plan.table);

@@ -18,7 +18,7 @@ import {
   vethPrefix,
 } from './address-plan.ts';
 import { removeBridge } from './bridge.ts';
-import { listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
+import { listHostAddresses, listLinks, listNetns, listUsedPrefixes } from './host-state.ts';
 import type { NetworkOptions } from './network-options.ts';
 import { removePolicyRouting } from './policy-routing.ts';
 import { destroySlots } from './slot.ts';
@@ -41,8 +41,11 @@ export async function openPlan(
   const path = join(options.dir, 'block');
   const own = (name: string) => name === bridgeName(tag) || name.startsWith(vethPrefix(tag));
   const used = await listUsedPrefixes(own);
-  const planOf = (block: Cidr) =>
-    makeAddressPlan(tag, block, options.slots ?? DEFAULT_SLOTS, options.uidBase ?? DEFAULT_UID_BASE);
+  const hostAddresses = await listHostAddresses(own);
+  const planOf = (block: Cidr): AddressPlan => ({
+    ...makeAddressPlan(tag, block, options.slots ?? DEFAULT_SLOTS, options.uidBase ?? DEFAULT_UID_BASE),
+    hostAddresses,
+  });
 
   const saved = parseCidr((await readFile(path, 'utf8').catch(() => '')).trim());
   const links = await listLinks();

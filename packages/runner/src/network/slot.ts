@@ -2,8 +2,11 @@
 import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import type { HostdService } from '../host/hostd-service.ts';
+import { type Cidr, formatCidr, NEVER_REACHABLE, PRIVATE_RANGES } from '@releap/contract/netd';
 import { type AddressPlan, GUEST, type SlotPlan, slotPlan } from './address-plan.ts';
 import { allSettled } from '../machine/all-settled.ts';
+import { refuseAs, renderInsideDenials } from './denial-rules.ts';
+import { ProcessError, run } from '../process/index.ts';
 import { NETNS_DIR } from './host-state.ts';
 import { MAX_FLOWS_PER_SANDBOX } from './flow-limits.ts';
 
@@ -53,10 +56,22 @@ const DNS_PACKETS_PER_SECOND = 200;
 /**
  * Inside the namespace: only frames that the guest can honestly send get in, the guest's address becomes the
  * slot's, and the namespace itself neither accepts nor opens connections (a VMM that was taken over is in it). What is denied
- * is counted by chains that denied-log.ts knows. Without sets: hostd has nft read them once and copies what the kernel made of them.
+ * is counted by chains that denied-log.ts knows. Without sets but those that packets fill: hostd has nft read them once and copies
+ * what the kernel made of them.
+ *
+ * What no sandbox may reach is refused here as well as by the host's table: that one is away for a moment when another program
+ * flushes the host's rules.
  */
 function renderInsideRules(plan: AddressPlan, slot: SlotPlan): string {
   const { tap, uplink, ip, mac, gatewayIp } = GUEST;
+  const denyTo = (to: Cidr | string, reason: Parameters<typeof refuseAs>[0]): string =>
+    `ip daddr ${typeof to === 'string' ? to : formatCidr(to)} ${refuseAs(reason, 'deny')}`;
+  const reserved = [
+    denyTo(plan.serviceAddress, 'host'),
+    denyTo(plan.block, 'sandbox'),
+    ...(plan.hostAddresses ?? []).map((address) => denyTo(address, 'host')),
+    ...NEVER_REACHABLE.map((range) => denyTo(range, 'reserved')),
+  ];
   return `
 table netdev guard {
   chain spoofed_mac { counter drop; }
@@ -79,6 +94,11 @@ table inet sandbox {
   chain refuse {
     meta l4proto tcp reject with tcp reset
     reject with icmpx admin-prohibited
+  }
+${renderInsideDenials()}
+  chain deny {
+    jump count_denied
+    goto refuse
   }
   chain to_gateway {
     counter
@@ -114,6 +134,16 @@ table inet sandbox {
     type filter hook output priority filter; policy drop;
     meta nfproto ipv4 ct state established,related accept
   }
+  chain reserved {
+    ip daddr ${plan.serviceAddress} udp dport 53 return
+    ip daddr ${plan.serviceAddress} tcp dport 53 return
+    ip daddr ${plan.serviceAddress} tcp dport ${GUEST.storesPort} return
+    ${reserved.join('\n    ')}
+  }
+  chain ${PRIVATE_CHAIN} {
+    ip daddr ${plan.serviceAddress} return
+    ${PRIVATE_RANGES.map((range) => denyTo(range, 'private_network')).join('\n    ')}
+  }
   chain slot_forward {
     type filter hook forward priority filter; policy drop;
     meta nfproto ipv6 drop
@@ -121,12 +151,47 @@ table inet sandbox {
     ip daddr ${plan.serviceAddress} tcp dport 53 jump questions
     ct state established,related accept
     ct state invalid drop
+    iifname "${tap}" jump reserved
+    iifname "${tap}" jump ${PRIVATE_CHAIN}
     ct count over ${MAX_FLOWS_PER_SANDBOX} goto too_many_flows
     iifname "${tap}" oifname "${uplink}" accept
     iifname "${uplink}" oifname "${tap}" ip saddr ${plan.serviceAddress} accept
   }
 }
 `;
+}
+
+/** The chain that refuses private networks. */
+const PRIVATE_CHAIN = 'private_networks';
+
+/** Lets the sandbox of a slot reach these private networks. A slot of an earlier version does not refuse them itself. */
+export async function permitPrivate(
+  plan: AddressPlan,
+  index: number,
+  networks: readonly Cidr[],
+): Promise<void> {
+  if (networks.length === 0) return;
+  const { netns } = slotPlan(plan, index);
+  const rules = networks.map(
+    (net) => `insert rule inet sandbox ${PRIVATE_CHAIN} ip daddr ${formatCidr(net)} return\n`,
+  );
+  try {
+    await run('nsenter', [`--net=${join(NETNS_DIR, netns)}`, '--', 'nft', '-f', '-'], {
+      input: rules.join(''),
+    });
+  } catch (error) {
+    if (!(error instanceof ProcessError) || !/No such file or directory/.test(error.stderr)) throw error;
+    // nft says so of a chain that does not exist, nsenter of a namespace.
+    await run('nsenter', [
+      `--net=${join(NETNS_DIR, netns)}`,
+      '--',
+      'nft',
+      'list',
+      'table',
+      'inet',
+      'sandbox',
+    ]);
+  }
 }
 
 /** Switches of the namespace, as paths below /proc/sys/net. A kernel that was built or booted without IPv6 has not all of them. */

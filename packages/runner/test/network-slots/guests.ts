@@ -6,7 +6,21 @@ import { test } from 'node:test';
 import { run } from '../../src/process/index.ts';
 import { parseCidr } from '@releap/contract/netd';
 import type { HostdService } from '../../src/host/hostd-service.ts';
-import { DEFAULT_UID_BASE, makeAddressPlan, serviceTag } from '../../src/network/address-plan.ts';
+import { once } from 'node:events';
+import { createServer, type AddressInfo } from 'node:net';
+import { renderNetd } from '../../src/network/host-rules.ts';
+import { attachGuest } from '../support/namespaces.ts';
+import {
+  type AddressPlan,
+  bridgeName,
+  DEFAULT_UID_BASE,
+  interceptUid,
+  makeAddressPlan,
+  netdUid,
+  serviceTag,
+  vethPrefix,
+} from '../../src/network/address-plan.ts';
+import { listHostAddresses } from '../../src/network/host-state.ts';
 import { createSlots, type Slot } from '../../src/network/slot.ts';
 import { world, GREETING } from '../support/network-slots-world.ts';
 
@@ -124,20 +138,56 @@ test('the rules of a slot are what nft makes of their text', async () => {
 });
 
 /** The slot that the runner asks hostd to create. */
-async function rulesOf(slot: Slot): Promise<{ serviceAddress: string; text: string }> {
+export async function rulesOf(
+  slot: Slot,
+): Promise<{ serviceAddress: string; text: string; plan: AddressPlan }> {
   const block = (await readFile(join(world.home, 'network/block'), 'utf8')).trim();
-  const plan = makeAddressPlan(
-    serviceTag(world.home),
-    parseCidr(block) ?? assert.fail(),
-    8,
-    DEFAULT_UID_BASE,
-  );
+  const tag = serviceTag(world.home);
+  const plan = {
+    ...makeAddressPlan(tag, parseCidr(block) ?? assert.fail(), 8, DEFAULT_UID_BASE),
+    hostAddresses: await listHostAddresses(
+      (name) => name === bridgeName(tag) || name.startsWith(vethPrefix(tag)),
+    ),
+  };
   const asked: { create_slot: { rules: string; service_address: string } }[] = [];
   const hostd = { request: async (one: (typeof asked)[0]) => void asked.push(one) };
   await createSlots(hostd as unknown as HostdService, plan, [slot.index]);
   const { rules = '', service_address: serviceAddress = '' } = asked[0]?.create_slot ?? {};
-  return { serviceAddress, text: rules };
+  return { serviceAddress, text: rules, plan };
 }
+
+test('netd can make neither another service of the host a name server, nor ask one that is not configured', async () => {
+  const { plan } = await rulesOf(await world.network.take('named'));
+  const accept = createServer((socket) => socket.end('another service'));
+  accept.listen(0, '0.0.0.0');
+  await once(accept, 'listening');
+  const { port } = accept.address() as AddressInfo;
+  const uid = netdUid(plan);
+  // As one that was taken over says it.
+  await run('nft', ['-f', '-'], {
+    input: renderNetd(plan, { dnsPort: port, uid, interceptUid: interceptUid(plan), nameServers: [] }),
+  });
+  try {
+    await using guest = await attachGuest(
+      `${world.unique}-named`,
+      world.network.adopt('named') ?? assert.fail(),
+    );
+    assert.deepEqual(await guest.ask('tcp', { host: '172.16.0.1', port: 53 }), { error: 'ECONNREFUSED' });
+  } finally {
+    accept.close();
+    await world.network.detach();
+    await world.reopen();
+  }
+  const script =
+    'use IO::Socket::INET; print IO::Socket::INET->new(PeerAddr => shift, Timeout => 30) ? "in" : $!';
+  for (const to of ['10.9.0.2:53', '169.254.169.254:53'])
+    assert.match(
+      await run('setpriv', [`--reuid=${uid}`, '--clear-groups', 'perl', '-e', script, to]),
+      /refused/,
+      to,
+    );
+  await world.network.release('named');
+});
 
 test('only the runner may connect to a sandbox: no other user of the host, and no other machine', async () => {
   await using open = await world.guest('open');

@@ -1,6 +1,7 @@
 /** The network as programs end, are killed and run side by side. */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { createServer, type AddressInfo } from 'node:net';
 import { once } from 'node:events';
 import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -8,6 +9,7 @@ import { createInterface } from 'node:readline';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { eventually } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { run } from '../../src/process/index.ts';
 import { serviceTag } from '../../src/network/address-plan.ts';
@@ -15,6 +17,7 @@ import { listNetns } from '../../src/network/host-state.ts';
 import { Network } from '../../src/network/network.ts';
 import { attachGuest } from '../support/namespaces.ts';
 import { world, FORWARDING, GREETING } from '../support/network-slots-world.ts';
+import { rulesOf } from './guests.ts';
 
 test('our table comes back when another program flushes all rules, and foreign tables are left alone', async () => {
   await world.network.detach();
@@ -30,6 +33,63 @@ test('our table comes back when another program flushes all rules, and foreign t
   assert.deepEqual(await bound.ask('tcp', { host: '203.0.113.2', port: 80 }), { text: GREETING });
   await world.network.release('flushed');
   await run('nft', ['delete', 'table', 'inet', 'foreign']);
+});
+
+test('without our table nothing reaches metadata, private networks, the host or another sandbox', async () => {
+  const metadata = ['169.254.169.254', '168.63.129.16', '100.100.100.200'];
+  const closed = ['10.9.0.2', '192.168.7.7', ...metadata];
+  await world.internet.ip(...closed.map((address) => `address replace ${address}/32 dev wan0`));
+  await using free = await world.guest('windowed');
+  await using bound = await world.guest('window-open', { enabled: true, allow: ['10.9.0.0/24'] });
+  await free.ask('tcp-server', { host: '0.0.0.0', port: 80, name: 'sandbox' });
+  const slots = ['windowed', 'window-open'].map((name) => world.network.adopt(name) ?? assert.fail());
+  await world.internet.ip(...slots.map(({ hostAddress }) => `route replace ${hostAddress} via 203.0.113.1`));
+  const host = createServer((socket) => socket.end('the host'));
+  host.listen(0, '0.0.0.0');
+  await once(host, 'listening');
+  const { port } = host.address() as AddressInfo;
+  // Nobody is there to load it again.
+  await world.network.detach();
+  await run('nft', ['flush', 'ruleset']);
+  const refused = { error: 'ECONNREFUSED' };
+  try {
+    // The way is open: what follows is refused by the namespace of the sandbox.
+    assert.deepEqual(await free.ask('tcp', { host: '203.0.113.2', port: 80 }), {
+      text: `internet ${slots[0]?.hostAddress}\n`,
+    });
+    for (const address of closed)
+      assert.deepEqual(await free.ask('tcp', { host: address, port: 80 }), refused, address);
+    const { serviceAddress } = await rulesOf(slots[0] ?? assert.fail());
+    for (const address of ['203.0.113.1', serviceAddress])
+      assert.deepEqual(await free.ask('tcp', { host: address, port }), refused, address);
+    const neighbour = { host: slots[0]?.hostAddress, port: 80 };
+    assert.deepEqual(await bound.ask('tcp', neighbour), refused);
+    // The network that its policy names.
+    assert.match((await bound.ask('tcp', { host: '10.9.0.2', port: 80 })).text ?? '', /^internet/);
+  } finally {
+    host.close();
+    await world.reopen();
+  }
+  // What was connected meanwhile is not let through as an established connection.
+  assert.equal(await run('conntrack', ['-L', '-s', slots[0]?.hostAddress ?? '', '--mark', '0']), '');
+  await world.network.reclaim(new Set());
+});
+
+test('our table comes back as soon as it is removed, not only at the next look', async () => {
+  await world.network.detach();
+  await world.reopen({ firewallWatchMs: 3_600_000 });
+  const table = `inet releap_${serviceTag(world.home)}`;
+  for (let time = 0; time < 2; time += 1) {
+    await eventually(
+      'the table',
+      async () => (await run('nft', ['list', 'tables'])).includes(table) || undefined,
+    );
+    await run('nft', ['flush', 'ruleset']);
+  }
+  await eventually(
+    'the table',
+    async () => (await run('nft', ['list', 'tables'])).includes(table) || undefined,
+  );
 });
 
 test('hostd killed at any step is started again, and slots are given and taken back all the same', async () => {

@@ -9,6 +9,7 @@ import { run } from '../../src/process/index.ts';
 import { serviceTag } from '../../src/network/address-plan.ts';
 import { type Slot } from '../../src/network/slot.ts';
 import { attachGuest } from '../support/namespaces.ts';
+import { listNetns } from '../../src/network/host-state.ts';
 import { world, GREETING } from '../support/network-slots-world.ts';
 
 test('declared ports reach the guest, TCP half-open and UDP, and keep their numbers over a restart', async () => {
@@ -44,7 +45,10 @@ test('a restarted runner finds slots, policies and pins; those that it does not 
   await bound.ask('resolve', { name: 'web.example' });
   await world.network.detach();
   // Left by a killed run: a namespace without a record.
-  await run('ip', ['netns', 'add', `rl${serviceTag(world.home)}-7`]);
+  const spaces = await listNetns();
+  const names = Array.from({ length: 8 }, (_, index) => `rl${serviceTag(world.home)}-${index}`);
+  const leftover = names.findLast((name) => !spaces.includes(name)) ?? assert.fail('all slots are in use');
+  await run('ip', ['netns', 'add', leftover]);
   await world.reopen();
   assert.deepEqual(world.network.adopt('kept'), before);
   assert.deepEqual(await world.network.take('kept'), before);
@@ -54,7 +58,7 @@ test('a restarted runner finds slots, policies and pins; those that it does not 
   assert.deepEqual(await bound.ask('resolve', { name: 'other.example' }), { error: 'ENOTFOUND' });
   await world.network.reclaim(new Set(['kept']));
   assert.equal(world.network.adopt('orphan'), undefined);
-  assert.equal((await run('ip', ['netns', 'list'])).includes(`rl${serviceTag(world.home)}-7`), false);
+  assert.equal((await run('ip', ['netns', 'list'])).includes(leftover), false);
   await world.network.release('kept');
 });
 

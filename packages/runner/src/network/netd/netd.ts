@@ -3,6 +3,8 @@ import type { PortMapping } from '@releap/contract';
 import {
   type EgressRules,
   formatCidr,
+  formatNameServer,
+  type NameServer,
   NETD_PROTOCOL,
   NETD_REPLY_MAX_BYTES,
   type NetdDenial,
@@ -34,7 +36,7 @@ export interface NetdOptions {
   uid: number;
   /** Where sandboxes' questions arrive. */
   dnsAddress: string;
-  nameServers?: readonly string[] | undefined;
+  nameServers: readonly NameServer[];
   /** Address of the host at which declared ports are published. */
   listenHost: string;
   /** Where the interceptor listens for connections that netd hands over. */
@@ -74,9 +76,11 @@ export class Netd {
   #dns = Promise.withResolvers<number>();
   #dnsPort: number | undefined;
   #egressPort: number | undefined;
+  #nameServers: readonly NameServer[];
 
   private constructor(options: NetdOptions) {
     this.#options = options;
+    this.#nameServers = options.nameServers;
     const { dir, uid, dnsAddress, replyMs, log } = options;
     const args = [String(uid), LISTENING_DESCRIPTOR];
     this.#helper = new HelperSupervisor({
@@ -272,20 +276,30 @@ export class Netd {
   }
 
   async #serve(connection: Connection): Promise<void> {
-    const { dnsAddress, nameServers, listenHost, interceptSocket } = this.#options;
-    connection.send({
-      type: 'hello',
-      protocol: NETD_PROTOCOL,
-      dns: { address: dnsAddress, ...(this.#dnsPort === undefined ? {} : { port: this.#dnsPort }) },
-      ...(nameServers === undefined ? {} : { name_servers: [...nameServers] }),
-      ...(interceptSocket === undefined ? {} : { intercept_socket: interceptSocket }),
-      listen_host: listenHost,
-    });
+    this.#configure(connection);
     for (const sandbox of this.#sandboxes.values()) connection.tell({ type: 'put', sandbox });
     connection.tell({ type: 'synced' });
     this.#linked.resolve(connection);
     await connection.lost;
     if (!this.#helper.isStopping) this.#linked = Promise.withResolvers();
+  }
+
+  /** Has it ask these from now on. */
+  setNameServers(nameServers: readonly NameServer[]): void {
+    this.#nameServers = nameServers;
+    if (this.#helper.connection !== undefined) this.#configure(this.#helper.connection);
+  }
+
+  #configure(connection: Connection): void {
+    const { dnsAddress, listenHost, interceptSocket } = this.#options;
+    connection.send({
+      type: 'hello',
+      protocol: NETD_PROTOCOL,
+      dns: { address: dnsAddress, ...(this.#dnsPort === undefined ? {} : { port: this.#dnsPort }) },
+      name_servers: this.#nameServers.map(formatNameServer),
+      ...(interceptSocket === undefined ? {} : { intercept_socket: interceptSocket }),
+      listen_host: listenHost,
+    });
   }
 
   #setEgressPort(port: number | undefined): void {

@@ -1,4 +1,3 @@
-import { readFile } from 'node:fs/promises';
 import { isIP } from 'node:net';
 
 export interface NameServer {
@@ -7,7 +6,6 @@ export interface NameServer {
 }
 
 const MAX_SERVERS = 3;
-const REREAD_MS = 10_000;
 
 /** `nameserver` lines of a resolv.conf(5), the first three, as the C library uses them. */
 export function parseResolvConf(text: string): NameServer[] {
@@ -32,24 +30,7 @@ export function parseNameServer(text: string): NameServer {
   return { address, port };
 }
 
-/** The servers to ask: those configured, else the host's own, read again now and then because DHCP changes them. */
-export class NameServers {
-  readonly #configured: NameServer[] | undefined;
-  readonly #path: string;
-  #known: NameServer[] = [];
-  #readAt = Number.NEGATIVE_INFINITY;
-
-  constructor(configured?: readonly string[], path = '/etc/resolv.conf') {
-    this.#configured = configured === undefined ? undefined : configured.map(parseNameServer);
-    this.#path = path;
-  }
-
-  async current(): Promise<readonly NameServer[]> {
-    if (this.#configured !== undefined) return this.#configured;
-    if (performance.now() - this.#readAt > REREAD_MS) {
-      this.#readAt = performance.now();
-      this.#known = await readFile(this.#path, 'utf8').then(parseResolvConf, () => []);
-    }
-    return this.#known;
-  }
+/** As `parseNameServer` reads it. */
+export function formatNameServer({ address, port }: NameServer): string {
+  return address.includes(':') ? `[${address}]:${port}` : `${address}:${port}`;
 }

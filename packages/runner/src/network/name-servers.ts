@@ -1,0 +1,47 @@
+import { readFile } from 'node:fs/promises';
+import { formatNameServer, type NameServer, parseNameServer, parseResolvConf } from '@releap/contract/netd';
+
+const REREAD_MS = 10_000;
+
+/** The servers that netd asks: those configured, else the host's own, read again now and then because DHCP changes them. */
+export class NameServers {
+  #current: readonly NameServer[];
+  #timer: NodeJS.Timeout | undefined;
+
+  private constructor(current: readonly NameServer[]) {
+    this.#current = current;
+  }
+
+  /** @throws when one that is configured is none */
+  static async open(configured: readonly string[] | undefined): Promise<NameServers> {
+    return new NameServers(configured?.map(parseNameServer) ?? (await readOwn()));
+  }
+
+  get current(): readonly NameServer[] {
+    return this.#current;
+  }
+
+  /** Calls `onChange` with the host's own when they have changed. */
+  follow(onChange: (servers: readonly NameServer[]) => void): void {
+    this.#timer = setInterval(() => {
+      void readOwn().then((servers) => {
+        if (this.#timer === undefined || isSame(servers, this.#current)) return;
+        this.#current = servers;
+        onChange(servers);
+      });
+    }, REREAD_MS).unref();
+  }
+
+  close(): void {
+    clearInterval(this.#timer);
+    this.#timer = undefined;
+  }
+}
+
+async function readOwn(): Promise<NameServer[]> {
+  return await readFile('/etc/resolv.conf', 'utf8').then(parseResolvConf, () => []);
+}
+
+function isSame(one: readonly NameServer[], other: readonly NameServer[]): boolean {
+  return one.map(formatNameServer).join() === other.map(formatNameServer).join();
+}
