@@ -128,7 +128,11 @@ func (d *Decoder) Entry(entry *Entry) error {
 func (d *Decoder) extents(extents []Extent, size uint64) []Extent {
 	count := d.Uint(uint64(len(d.Bytes))) // each takes more than a byte
 	if extents == nil && count > 0 {
-		extents = make([]Extent, 0, count)
+		// The count is another host's: memory is taken for what there is.
+		extents = make([]Extent, 0, 1)
+		if count <= ListExtents {
+			extents = make([]Extent, 0, count)
+		}
 	}
 	end := uint64(0)
 	for ; count > 0 && d.err == nil; count-- {
@@ -202,7 +206,10 @@ func (d *Decoder) head(packs *Packs) {
 func DecodeSegment(data []byte, packs *Packs, after *string) ([]Entry, error) {
 	d := &Decoder{Bytes: data}
 	d.head(packs)
-	count := d.Uint(uint64(len(d.Bytes)) / 3)
+	// An entry of a few bytes can have a path of 64 KiB, most of which it shares with the one before: without the limits that a
+	// Cutter keeps to, another host's segment could take gigabytes.
+	count := d.Uint(cutMax)
+	paths := 0
 	entries := make([]Entry, 0, cutMin)
 	for ; count > 0 && d.err == nil; count-- {
 		var entry Entry
@@ -210,6 +217,9 @@ func DecodeSegment(data []byte, packs *Packs, after *string) ([]Entry, error) {
 			return nil, err
 		}
 		if after != nil && Compare(*after, entry.Path) >= 0 {
+			return nil, ErrDamaged
+		}
+		if paths += len(entry.Path); paths > cutWeight {
 			return nil, ErrDamaged
 		}
 		after = &entry.Path

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"math/rand"
 	"reflect"
@@ -80,6 +81,41 @@ func TestADamagedSegmentIsRefused(t *testing.T) {
 	last := "b"
 	if _, err := DecodeSegment(segment(packs, twice[:1]), packs, &last); err == nil {
 		t.Fatal("accepted a path of the segment before")
+	}
+}
+
+// Another host wrote it: a few bytes of each entry stand for a path of 64 KiB.
+func TestASegmentThatWouldTakeMuchMoreMemoryThanItHasBytesIsRefused(t *testing.T) {
+	packs := NewPacks()
+	long := strings.Repeat(strings.Repeat("a", 250)+"/", 200)
+	var entries []Entry
+	for i := 0; i < 1000; i++ {
+		entries = append(entries, Entry{Path: fmt.Sprintf("%s%04d", long, i), Type: Folder})
+	}
+	data := segment(packs, entries)
+	if len(data) > 100_000 {
+		t.Fatalf("the paths are not shared: %d bytes", len(data))
+	}
+	if _, err := DecodeSegment(data, packs, nil); !errors.Is(err, ErrDamaged) {
+		t.Errorf("paths of 50 MB from %d bytes: %v", len(data), err)
+	}
+	entries = entries[:0]
+	for i := 0; i < cutMax+1; i++ {
+		entries = append(entries, Entry{Path: fmt.Sprintf("%05d", i), Type: Folder})
+	}
+	if _, err := DecodeSegment(segment(packs, entries), packs, nil); !errors.Is(err, ErrDamaged) {
+		t.Errorf("more entries than a cutter puts into one: %v", err)
+	}
+	// What a cutter puts into segments is read, whatever the paths.
+	cutter, first := Cutter{}, 0
+	for i := range entries {
+		entries[i].Path = fmt.Sprintf("%s%04d", long, i)
+		if cutter.Begins(&entries[i]) && i > first {
+			if _, err := DecodeSegment(segment(packs, entries[first:i]), packs, nil); err != nil {
+				t.Fatal(err)
+			}
+			first = i
+		}
 	}
 }
 
