@@ -41,13 +41,13 @@ const (
 
 // confine filters the system calls of the calling thread, and of all that it becomes. Threads can be made, processes cannot.
 // Signals reach threads of the own process alone.
-func confine(withNetwork bool) error {
-	program := filter(withNetwork, uint32(os.Getpid()))
+func confine(withNetwork, withUnix bool) error {
+	program := filter(withNetwork, withUnix, uint32(os.Getpid()))
 	wanted := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&wanted)), 0, 0)
 }
 
-func filter(withNetwork bool, pid uint32) []unix.SockFilter {
+func filter(withNetwork, withUnix bool, pid uint32) []unix.SockFilter {
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
@@ -82,6 +82,9 @@ func filter(withNetwork bool, pid uint32) []unix.SockFilter {
 	if withNetwork {
 		// Resolvers of names look up the machine's addresses with AF_NETLINK.
 		families = []uint32{unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
+	}
+	if withUnix {
+		families = append(families, unix.AF_UNIX)
 	}
 	program = append(program, unless(unix.SYS_SOCKET, uint8(2+2*len(families))), load(offsetFirst))
 	for _, family := range families {

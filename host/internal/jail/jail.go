@@ -23,9 +23,11 @@ func (p *paths) Set(value string) error { *p = append(*p, value); return nil }
 //	--folder DIR       becomes /vm of the command, without devices, programs and set-user-ID
 //	--read FROM=TO     a file or folder of the host that the command reads at TO; may be repeated
 //	--execute FROM=TO  the same for a program or library
+//	--write FROM=TO    a folder of the host in which the command may make files and sockets at TO; may be repeated
 //	--kvm              the command has /dev/kvm
 //	--netns PATH|new|host  the network namespace, an empty one of its own, or that of the host
 //	--confine          system calls that such a program never needs are refused
+//	--unix             it may use unix sockets all the same, and as root give those that it makes to another user
 //	--nofile N         most open files (RLIMIT_NOFILE)
 //	--fsize-kib N      largest file that it may write (RLIMIT_FSIZE)
 //	--nproc N          most threads of the user that it becomes (RLIMIT_NPROC)
@@ -45,15 +47,17 @@ func Exec(args []string) error {
 	folder := flags.String("folder", "", "folder of its files")
 	withKvm := flags.Bool("kvm", false, "whether it has /dev/kvm")
 	netns := flags.String("netns", "", "network namespace: a path, new or host")
+	withUnix := flags.Bool("unix", false, "whether it uses unix sockets")
 	confined := flags.Bool("confine", false, "whether its system calls are filtered")
 	nofile := flags.Uint64("nofile", 0, "RLIMIT_NOFILE")
 	fsizeKib := flags.Uint64("fsize-kib", 0, "RLIMIT_FSIZE in KiB")
 	nproc := flags.Uint64("nproc", 0, "RLIMIT_NPROC")
 	var cgroups paths
 	flags.Var(&cgroups, "cgroup", "cgroup.procs file to join")
-	var readable, executable bindings
+	var readable, executable, writable bindings
 	flags.Var(&readable, "read", "source=target")
 	flags.Var(&executable, "execute", "source=target")
+	flags.Var(&writable, "write", "source=target")
 	var taps, sockets, connections placements
 	flags.Var(&taps, "tap", "tap=descriptor")
 	flags.Var(&sockets, "listen", "path of a unix socket=descriptor")
@@ -63,7 +67,7 @@ func Exec(args []string) error {
 	}
 	command := flags.Args()
 	if len(command) == 0 || (*program == "" && len(executable) == 0) || *folder == "" || *netns == "" || *nofile == 0 || *fsizeKib == 0 || *nproc == 0 {
-		return errors.New("usage: hostd jail --program DIR --folder DIR [--read FROM=TO]... [--execute FROM=TO]... [--kvm] [--confine] " +
+		return errors.New("usage: hostd jail --program DIR --folder DIR [--read FROM=TO]... [--execute FROM=TO]... [--write FROM=TO]... [--kvm] [--confine] [--unix] " +
 			"--netns PATH|new|host --nofile N --fsize-kib N --nproc N [--cgroup FILE]... [--tap NAME=FD] [--listen PATH=FD]... [--connect PATH=FD]... " +
 			"-- COMMAND [ARGUMENT]...")
 	}
@@ -86,7 +90,7 @@ func Exec(args []string) error {
 	if err := taps.open(openTap); err != nil {
 		return err
 	}
-	if err := enterRoot(append(trees(*program, *folder, *withKvm), bound(readable, executable)...)); err != nil {
+	if err := enterRoot(append(trees(*program, *folder, *withKvm), bound(readable, executable, writable)...)); err != nil {
 		return fmt.Errorf("cannot make a root of its own: %w", err)
 	}
 	err := limit(map[int]uint64{
@@ -99,7 +103,11 @@ func Exec(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := dropPrivileges(keptCapabilities); err != nil {
+	kept := map[uintptr]bool{unix.CAP_CHOWN: *withUnix}
+	for capability, isKept := range keptCapabilities {
+		kept[capability] = isKept
+	}
+	if err := dropPrivileges(kept); err != nil {
 		return err
 	}
 	// A VMM has no children of its own, but its copy-on-write clones are born as such and it waits for none of them: where
@@ -110,7 +118,7 @@ func Exec(args []string) error {
 		return err
 	}
 	if *confined {
-		if err := confine(*netns != "new"); err != nil {
+		if err := confine(*netns != "new", *withUnix); err != nil {
 			return fmt.Errorf("cannot filter its system calls: %w", err)
 		}
 	}
@@ -184,6 +192,11 @@ func dropPrivileges(kept map[uintptr]bool) error {
 
 func limit(limits map[int]uint64) error {
 	for resource, value := range limits {
+		// The service may have less itself, and in a container root cannot raise it.
+		var own unix.Rlimit
+		if err := unix.Getrlimit(resource, &own); err == nil && own.Max < value {
+			value = own.Max
+		}
 		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: value, Max: value}); err != nil {
 			return fmt.Errorf("cannot set resource limit %d to %d: %w", resource, value, err)
 		}

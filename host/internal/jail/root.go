@@ -66,9 +66,12 @@ func (b *bindings) Set(value string) error {
 	return nil
 }
 
-// bound gives the trees of what the command may only read, and of what it may execute as well.
-func bound(readable, executable bindings) []tree {
+// bound gives the trees of what the command may only read, of what it may execute as well, and of folders that it may write to.
+func bound(readable, executable, writable bindings) []tree {
 	var all []tree
+	for _, one := range writable {
+		all = append(all, tree{source: one.source, target: one.target, attributes: harmless | unix.MOUNT_ATTR_NOEXEC})
+	}
 	for _, one := range readable {
 		attributes := uint64(harmless | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY)
 		all = append(all, tree{source: one.source, target: one.target, attributes: attributes})

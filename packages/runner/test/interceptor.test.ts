@@ -3,12 +3,14 @@ import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { readFile, rm, stat } from 'node:fs/promises';
 import { createServer } from 'node:https';
+import { existsSync } from 'node:fs';
 import { connect, type AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { connect as tlsConnect } from 'node:tls';
 import type { RunnerSecrets } from '@releap/contract';
 import { testAuthority, type TestAuthority } from '@releap/testing/certificates';
+import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { eventually } from '@releap/testing/eventually';
 import { filesWith } from '@releap/testing/find-text';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
@@ -22,6 +24,7 @@ const VALUE = 'a-value-that-is-in-memory-alone';
 const UID = 0x6ffe_0010;
 
 let folder: string;
+let cgroups: CgroupTree;
 let guests: TestAuthority;
 let servers: TestAuthority;
 let server: ReturnType<typeof createServer>;
@@ -33,6 +36,7 @@ const log = pino({ level: 'silent' });
 
 before(async () => {
   folder = await temporaryFolder('releap-intercept-');
+  cgroups = await CgroupTree.open(folder);
   [guests, servers] = [await testAuthority('guests'), await testAuthority('servers')];
   server = createServer(await servers.issue(HOST), (request, response) => {
     received.push(String(request.headers['x-key']));
@@ -43,6 +47,7 @@ before(async () => {
 });
 after(async () => {
   server?.close();
+  await cgroups.close();
   await rm(folder, { recursive: true, force: true });
 });
 
@@ -50,6 +55,7 @@ const guestSocket = (): string => join(folder, 'guests', 'guest.sock');
 
 function open(): Interceptor {
   return new Interceptor({
+    cgroups,
     dir: join(folder, 'intercept'),
     guestSocket: guestSocket(),
     uid: UID,
@@ -108,6 +114,15 @@ test('a process of its own gets the secrets, keeps them in memory, and outlives 
   assert.match(status, new RegExp(`^Uid:\\s+${UID}\\s+${UID}\\s`, 'm'));
   assert.match(status, /^CapEff:\s+0+$/m);
   assert.match(status, /^NoNewPrivs:\s+1$/m);
+  assert.match(status, /^Seccomp:\s+2$/m);
+  // Nothing of the host but its sockets, Node.js and the code.
+  assert.deepEqual(
+    ['root', 'home', 'tmp', 'run', 'proc', 'var', 'usr/bin'].filter((name) =>
+      existsSync(`/proc/${pid}/root/${name}`),
+    ),
+    [],
+  );
+  assert.deepEqual(await cgroups.processes('intercept'), [pid]);
   assert.match(await readFile(`/proc/${pid}/limits`, 'utf8'), /^Max core file size\s+0\s+0/m);
   const { mode, uid } = await stat(guestSocket());
   assert.equal(mode & 0o777, 0o600);

@@ -10,7 +10,7 @@ import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
 import { NetdLogMessage } from './messages.ts';
 
 /** Version of this protocol. */
-export const INTERCEPT_PROTOCOL = 1;
+export const INTERCEPT_PROTOCOL = 2;
 /** Longest message to the interceptor: 64 values of 64 KiB, escaped. */
 export const INTERCEPT_LINE_MAX_BYTES = 32 * 1024 * 1024;
 export const INTERCEPT_REPLY_MAX_BYTES = 64 * 1024;
@@ -23,6 +23,8 @@ export const InterceptSecret = Type.Object({
   value: Type.String(),
   /** Host names and `*.` patterns. */
   allowed_domains: Type.Array(Type.String({ maxLength: 255 })),
+  /** Absent: the value may not be sent over plain HTTP. */
+  allow_http: Type.Optional(Type.Boolean()),
   /** SHA-256 of the placeholders that stand for it in this sandbox. */
   placeholders: Type.Array(Type.String({ pattern: '^[0-9a-f]{64}$' })),
   /** The one in the sandbox's environment, which is written where a response contains the value. */

@@ -17,7 +17,7 @@ import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
 import { DENIAL_REASONS } from '../wire/egress-denial.ts';
 
 /** Version of this protocol. */
-export const NETD_PROTOCOL = 3;
+export const NETD_PROTOCOL = 4;
 /** Longest message to netd (a policy may be long) and from it, in bytes. */
 export const NETD_LINE_MAX_BYTES = 1024 * 1024;
 export const NETD_REPLY_MAX_BYTES = 512 * 1024;

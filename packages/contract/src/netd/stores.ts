@@ -8,7 +8,7 @@ import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
 import { NetdLogMessage } from './messages.ts';
 
 /** Version of this protocol. */
-export const STORES_PROTOCOL = 1;
+export const STORES_PROTOCOL = 2;
 /** Longest message to the proxy: 8 mounts with three values of 64 KiB each, escaped. */
 export const STORES_LINE_MAX_BYTES = 16 * 1024 * 1024;
 export const STORES_REPLY_MAX_BYTES = 64 * 1024;

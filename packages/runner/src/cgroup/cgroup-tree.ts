@@ -33,9 +33,10 @@ export class CgroupTree {
 
   /**
    * @param home the service's home folder; its absolute path names the cgroups
+   * @param cores what all of its cgroups together get of a busy machine beside the service. Default: what it leaves them
    * @throws when the controllers cannot be had, naming the file that refused
    */
-  static async open(home: string): Promise<CgroupTree> {
+  static async open(home: string, cores = weightOfAll(cpus().length)): Promise<CgroupTree> {
     const layout = await detectLayout();
     const name = CgroupTree.nameOf(home);
     const parents = new Map<Controller, string>();
@@ -55,7 +56,7 @@ export class CgroupTree {
       }
     }
     // Beside the control plane, the database and the runner, which keep a share of their own.
-    const { file, value } = cpuShare(layout.version, weightOfAll(cpus().length));
+    const { file, value } = cpuShare(layout.version, cores);
     const cpu = parents.get('cpu');
     if (cpu !== undefined) await writeFile(join(cpu, file), value);
     return new CgroupTree(layout, parents);

@@ -2,9 +2,9 @@
 import type { Writable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ImageError, show } from './image-error.ts';
-import { jailedModule } from './image-jail.ts';
 import { runTool } from './image-tool.ts';
 import type { RunResult } from '../process/index.ts';
+import { jailedModule } from '../process/jailed-module.ts';
 
 export interface StartOptions {
   /** Its working directory, the only place that it can write to; paths in its job are relative to it. */

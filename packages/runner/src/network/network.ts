@@ -1,11 +1,12 @@
 /** The network of one service's sandboxes: slots, firewall, name server and published ports, as one thing. */
-import { mkdir } from 'node:fs/promises';
+import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { EgressDenial, PortMapping } from '@releap/contract';
 import { cidrs, formatCidr, parseEgress } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import { type AddressPlan, interceptUid, netdUid, slotPlan, storesUid, vethPrefix } from './address-plan.ts';
 import { raiseBridge, removeBridge } from './bridge.ts';
+import { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { HostdService } from '../host/hostd-service.ts';
 import { flowLimits } from './flow-limits.ts';
 import type { SlotPolicy } from './host-rules.ts';
@@ -34,6 +35,8 @@ interface Parts {
   stores: StoreProxy | undefined;
   denied: DeniedLog;
   nameServers: NameServers;
+  cgroups: CgroupTree;
+  interceptFolder: string;
 }
 
 export class Network {
@@ -87,9 +90,15 @@ export class Network {
     loaded.promise.catch(() => undefined);
     const uid = netdUid(plan);
     const runDir = options.runDir ?? DEFAULT_RUN_DIR;
-    const interceptSocket = join(runDir, `intercept-${plan.tag}`, 'guest.sock');
+    const interceptFolder = join(runDir, `intercept-${plan.tag}`);
+    const interceptSocket = join(interceptFolder, 'guest.sock');
     const nameServers = await NameServers.open(options.dnsUpstreams);
+    // It is in the root of netd from the start, wherever an interceptor begins to run later.
+    await mkdir(interceptFolder, { recursive: true, mode: 0o711 });
+    // Apart from those of the VMs, all of which a reconciliation ends that no record names.
+    const cgroups = await CgroupTree.open(join(options.identity, 'helpers'), HELPERS_CORES);
     const netd = await Netd.open({
+      cgroups,
       dir: join(dir, 'netd'),
       uid,
       dnsAddress: plan.serviceAddress,
@@ -139,14 +148,6 @@ export class Network {
     });
     loaded.resolve(firewall);
     opened.defer(() => firewall.detach());
-    if (options.dnsUpstreams === undefined)
-      nameServers.follow((servers) => {
-        // First the firewall: what netd asks is allowed.
-        firewall.setNameServers(servers).then(
-          () => netd.setNameServers(servers),
-          (err: unknown) => log.error({ err }, 'netd cannot ask the new name servers of the host'),
-        );
-      });
     opened.defer(() => nameServers.close());
     await warnOfOthers(plan, log);
     opened.move();
@@ -155,6 +156,7 @@ export class Network {
       options.secrets &&
       new Interceptor({
         ...options.secrets,
+        cgroups,
         dir: join(dir, 'intercept'),
         guestSocket: interceptSocket,
         uid: interceptUid(plan),
@@ -166,6 +168,7 @@ export class Network {
       options.stores &&
       new StoreProxy({
         ...options.stores,
+        cgroups,
         dir: join(dir, 'stores'),
         uid: storesUid(plan),
         address: plan.serviceAddress,
@@ -173,6 +176,14 @@ export class Network {
         log,
       });
     await stores?.recover([...pool.holders()].map(({ vmId, slot }) => ({ vmId, address: slot.hostAddress })));
+    nameServers.follow(() => {
+      // First the firewall: what netd asks is allowed.
+      firewall.setNameServers(nameServers.current).then(
+        () => netd.setNameServers(nameServers.current),
+        (err: unknown) => log.error({ err }, 'netd cannot ask the new name servers of the host'),
+      );
+      stores?.restart();
+    });
     return new Network(options, {
       plan,
       pool,
@@ -183,6 +194,8 @@ export class Network {
       interceptor,
       stores,
       nameServers,
+      cgroups,
+      interceptFolder,
     });
   }
 
@@ -357,11 +370,13 @@ export class Network {
 
   /** The service ends: removes all of it from the machine. */
   async close(): Promise<void> {
-    const { plan, pool, firewall, netd, hostd } = this.#parts;
+    const { plan, pool, firewall, netd, hostd, cgroups, interceptFolder } = this.#parts;
     await this.#detach();
     await netd.stop();
     await this.#parts.interceptor?.stop();
     await this.#parts.stores?.stop();
+    await cgroups.close();
+    await rm(interceptFolder, { recursive: true, force: true });
     await pool.close();
     hostd.close();
     await firewall.remove();
@@ -371,6 +386,8 @@ export class Network {
   }
 }
 
+/** What netd, the interceptor and the store proxy get of a busy machine. */
+const HELPERS_CORES = 1;
 const DEFAULT_RUN_DIR = '/run/releap';
 /** How long a start waits until control has told of object stores. */
 const STORES_READY_MS = 10_000;

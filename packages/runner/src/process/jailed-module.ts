@@ -1,21 +1,31 @@
 /**
- * The root file system of the image processes: Node.js with its libraries, the code of this service, what a resolver of names
- * and TLS need, and one folder of theirs. `hostd jail` makes it, and nothing else of the host is in it.
+ * The root file system of processes that handle untrusted input: Node.js with its libraries, the code of this service, what a resolver
+ * of names and TLS need, and one folder of theirs. `hostd jail` makes it, and nothing else of the host is in it.
  */
 import { existsSync, realpathSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { HOSTD } from '../host/hostd.ts';
-import { run } from '../process/index.ts';
-import { programOf, PROGRAMS } from '../process/program.ts';
+import { programOf, PROGRAMS } from './program.ts';
+import { run } from './run.ts';
 
-export interface ImageJailOptions {
-  /** The one folder that it can write to. */
+export interface ModuleJailOptions {
+  /** The one folder that it can write to, unless `extra` names others: `JAIL_FOLDER` inside. */
   folder: string;
   network: boolean;
   /** Largest file that it may write, bytes. */
   fileMax: number;
+  /** More options of `hostd jail`. */
+  extra?: readonly string[];
+  /** Of the module. */
+  args?: readonly string[];
+  /** Most open files, and most threads of the user that it becomes. */
+  filesMax?: number;
+  threadsMax?: number;
 }
+
+/** Where the command finds its folder. */
+export const JAIL_FOLDER = '/vm';
 
 /** A command in that root, and the environment that its program needs. */
 export interface JailedCommand {
@@ -52,8 +62,9 @@ async function librariesOfNode(): Promise<string[]> {
 export async function jailedModule(
   module: string,
   nodeOptions: readonly string[],
-  { folder, network, fileMax }: ImageJailOptions,
+  options: ModuleJailOptions,
 ): Promise<JailedCommand> {
+  const { folder, network, fileMax, extra = [], args = [] } = options;
   const files = await librariesOfNode();
   const program = programOf(module);
   const isBundled = program !== module;
@@ -62,15 +73,15 @@ export async function jailedModule(
     ...(isBundled ? [[PROGRAMS, BUNDLES]] : CODE.map((name) => [path.join(INSTALLATION, name), `/${name}`])),
     ...(network ? [...NETWORK_FILES, certificates].map((file) => [file, file]) : []),
   ].filter(([file = '']) => existsSync(file));
-  const options: [string, string | number][] = [
+  const flags: [string, string | number][] = [
     ['folder', folder],
     ...read.map(([from, to]): [string, string] => ['read', `${from}=${to}`]),
     ['execute', `${realpathSync(process.execPath)}=${NODE}`],
     ...files.map((file): [string, string] => ['execute', `${file}=${file}`]),
     ['netns', network ? 'host' : 'new'],
-    ['nofile', FILES_MAX],
+    ['nofile', options.filesMax ?? FILES_MAX],
     ['fsize-kib', Math.ceil(fileMax / 1024)],
-    ['nproc', THREADS_MAX],
+    ['nproc', options.threadsMax ?? THREADS_MAX],
   ];
   const inside = isBundled
     ? path.join(BUNDLES, path.relative(PROGRAMS, program))
@@ -79,12 +90,14 @@ export async function jailedModule(
     program: HOSTD,
     args: [
       'jail',
-      ...options.flatMap(([name, value]) => [`--${name}`, String(value)]),
+      ...flags.flatMap(([name, value]) => [`--${name}`, String(value)]),
       '--confine',
+      ...extra,
       '--',
       NODE,
       ...nodeOptions,
       inside,
+      ...args,
     ],
     env: { LD_LIBRARY_PATH: [...new Set(files.map((file) => path.dirname(file)))].join(':') },
   };

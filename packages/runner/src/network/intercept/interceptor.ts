@@ -1,5 +1,5 @@
 import { lstat, mkdir, rm } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { tokenDigest, type RunnerSecrets, type SandboxSecret } from '@releap/contract';
 import {
   INTERCEPT_PROTOCOL,
@@ -10,7 +10,8 @@ import {
 } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import type { HelperConnection, HelperProtocol } from '../netd/helper-connection.ts';
-import { HelperProcess } from '../netd/helper-process.ts';
+import type { CgroupTree } from '../../cgroup/cgroup-tree.ts';
+import { HelperProcess, SHARED_FOLDER } from '../netd/helper-process.ts';
 import { HelperSupervisor } from '../netd/helper-supervisor.ts';
 import { type Polled, RevisionPoll } from '../netd/revision-poll.ts';
 import type { SecretsSource } from './secrets-client.ts';
@@ -27,6 +28,7 @@ type Connection = HelperConnection<RunnerToInterceptor, typeof InterceptorToRunn
 export interface InterceptorOptions {
   /** A folder of its own. */
   dir: string;
+  cgroups: CgroupTree;
   /** Where netd hands connections over. Its folder is made; every user may reach the socket, only netd may connect. */
   guestSocket: string;
   /** The user that it becomes, and netd's. */
@@ -70,11 +72,16 @@ export class Interceptor {
       log,
     });
     this.#helper = new HelperSupervisor({
-      process: new HelperProcess(dir, {
-        name: 'intercept',
-        file: 'src/intercept/main.ts',
-        args: [guestSocket, String(uid), String(netdUid)],
-      }),
+      process: new HelperProcess(
+        dir,
+        {
+          name: 'intercept',
+          file: 'src/intercept/main.ts',
+          args: [join(SHARED_FOLDER, basename(guestSocket)), String(uid), String(netdUid)],
+          shared: { folder: dirname(guestSocket), access: 'write' },
+        },
+        options.cgroups,
+      ),
       protocol: INTERCEPTOR,
       prepare: async () => {
         const folder = dirname(guestSocket);

@@ -1,10 +1,12 @@
 import { spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync } from 'node:fs';
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
+import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { HOSTD } from '../../host/hostd.ts';
-import { programOf } from '../../process/program.ts';
+import type { CgroupTree } from '../../cgroup/cgroup-tree.ts';
+import { JAIL_FOLDER, jailedModule } from '../../process/jailed-module.ts';
 import { identifyProcess, isAlive, killProcess, type ProcessIdentity } from '../../vmm/process-identity.ts';
 
 const NETD = new URL('../../../../netd/', import.meta.url);
@@ -13,6 +15,14 @@ const HEAP_MAX_MIB = 256;
 /** What it allocates dies young, a packet at a time; the default lets that grow to 48 MiB before it is collected. */
 const YOUNG_MAX_MIB = 2;
 const END_DEADLINE_MS = 10_000;
+/** Of the whole process: its heap, the buffers of its connections and the code. One that needs more is killed, and started again. */
+const MEMORY_MAX_MIB = 1024;
+/** It has a user of its own. Node.js needs a dozen. */
+const THREADS_MAX = 128;
+/** Two for each connection. */
+const FILES_MAX = 65_536;
+/** It writes to its log alone. */
+const FILE_MAX_BYTES = 64 * 1024 * 1024;
 /** hostd gives the command its socket as this one. */
 export const LISTENING_DESCRIPTOR = '3';
 
@@ -30,20 +40,27 @@ export interface HelperProgram {
   args: readonly string[];
   /** Address of the host of a listening socket that it finds as `LISTENING_DESCRIPTOR`. */
   listenAddress?: string;
+  /** A folder with sockets besides its own: `SHARED_FOLDER` inside. It makes them there, or only connects to them. */
+  shared?: { folder: string; access: 'write' | 'read' };
 }
 
+/** Where a helper finds its shared folder. */
+export const SHARED_FOLDER = '/shared';
+
 /**
- * A process without privileges that serves sandboxes' traffic: netd, or the interceptor. It is no child of the runner, so that
- * it outlives runners. Its memory is in no core dump.
+ * A process without privileges that serves sandboxes' traffic: netd, the interceptor or the store proxy. It is no child of the runner,
+ * so that it outlives runners. Its memory is in no core dump. It has a root and a control group of its own, and a filter of system calls.
  */
 export class HelperProcess {
   readonly socketPath: string;
   readonly #dir: string;
   readonly #program: HelperProgram;
   readonly #record: string;
+  readonly #cgroups: CgroupTree;
 
-  /** @param dir a folder of its own */
-  constructor(dir: string, program: HelperProgram) {
+  /** @param dir a folder of its own. @param cgroups where it gets one of its name */
+  constructor(dir: string, program: HelperProgram, cgroups: CgroupTree) {
+    this.#cgroups = cgroups;
     this.#dir = dir;
     this.#program = program;
     this.socketPath = join(dir, `${program.name}.sock`);
@@ -65,22 +82,33 @@ export class HelperProcess {
   async start(): Promise<ProcessIdentity> {
     await this.kill();
     await mkdir(this.#dir, { recursive: true, mode: 0o700 });
-    const { name, file, args, listenAddress } = this.#program;
-    const command = [
-      'setpriv',
-      '--no-new-privs',
-      '--',
-      'prlimit',
-      '--core=0',
-      '--',
-      process.execPath,
+    const { name, file, args, listenAddress, shared } = this.#program;
+    const cpus = availableParallelism();
+    const groups = await this.#cgroups.create(name, {
+      cpu: 1,
+      cpuMax: cpus,
+      memoryMib: MEMORY_MAX_MIB,
+      pids: THREADS_MAX,
+    });
+    const nodeOptions = [
       `--max-old-space-size=${HEAP_MAX_MIB}`,
       `--max-semi-space-size=${YOUNG_MAX_MIB}`,
       '--enable-source-maps',
-      programOf(fileURLToPath(new URL(file, NETD))),
-      this.socketPath,
-      ...args,
     ];
+    const jailed = await jailedModule(fileURLToPath(new URL(file, NETD)), nodeOptions, {
+      folder: this.#dir,
+      network: true,
+      fileMax: FILE_MAX_BYTES,
+      filesMax: FILES_MAX,
+      threadsMax: THREADS_MAX,
+      extra: [
+        '--unix',
+        ...groups.flatMap((group) => ['--cgroup', group]),
+        ...(shared === undefined ? [] : [`--${shared.access}`, `${shared.folder}=${SHARED_FOLDER}`]),
+      ],
+      args: [join(JAIL_FOLDER, basename(this.socketPath)), ...args],
+    });
+    const command = [jailed.program, ...jailed.args];
     const [tool = '', ...rest] =
       listenAddress === undefined ? command : [HOSTD, 'listen-transparent', listenAddress, '--', ...command];
     const log = openSync(join(this.#dir, `${name}.log`), 'w', 0o600);
@@ -92,7 +120,7 @@ export class HelperProcess {
         env: {
           PATH: process.env['PATH'] ?? '/usr/sbin:/usr/bin:/sbin:/bin',
           LC_ALL: 'C',
-          NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
+          ...jailed.env,
         },
       });
       child.unref();
@@ -120,6 +148,7 @@ export class HelperProcess {
   /** As `kill`, and removes its files. */
   async remove(): Promise<void> {
     await this.kill();
+    await this.#cgroups.destroy(this.#program.name);
     await rm(this.#dir, { recursive: true, force: true });
   }
 

@@ -1,3 +1,4 @@
+import { basename, dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { PortMapping } from '@releap/contract';
 import {
@@ -16,8 +17,9 @@ import {
   type RunnerToNetd,
 } from '@releap/contract/netd';
 import type { Logger } from 'pino';
+import type { CgroupTree } from '../../cgroup/cgroup-tree.ts';
 import { type HelperConnection, HelperLostError, type HelperProtocol } from './helper-connection.ts';
-import { HelperProcess, LISTENING_DESCRIPTOR } from './helper-process.ts';
+import { HelperProcess, LISTENING_DESCRIPTOR, SHARED_FOLDER } from './helper-process.ts';
 import { type HelperRequest, HelperSupervisor, START_DEADLINE_MS } from './helper-supervisor.ts';
 
 export const NETD: HelperProtocol<RunnerToNetd, typeof NetdToRunner> = {
@@ -32,6 +34,7 @@ type Connection = HelperConnection<RunnerToNetd, typeof NetdToRunner>;
 export interface NetdOptions {
   /** A folder of its own. */
   dir: string;
+  cgroups: CgroupTree;
   /** The user that it becomes. */
   uid: number;
   /** Where sandboxes' questions arrive. */
@@ -39,7 +42,7 @@ export interface NetdOptions {
   nameServers: readonly NameServer[];
   /** Address of the host at which declared ports are published. */
   listenHost: string;
-  /** Where the interceptor listens for connections that netd hands over. */
+  /** Where the interceptor listens for connections that netd hands over, on the host. Its folder exists. */
   interceptSocket?: string | undefined;
   /** What it serves from the first moment. */
   sandboxes: readonly NetdSandbox[];
@@ -81,10 +84,20 @@ export class Netd {
   private constructor(options: NetdOptions) {
     this.#options = options;
     this.#nameServers = options.nameServers;
-    const { dir, uid, dnsAddress, replyMs, log } = options;
+    const { dir, uid, dnsAddress, interceptSocket, cgroups, replyMs, log } = options;
     const args = [String(uid), LISTENING_DESCRIPTOR];
     this.#helper = new HelperSupervisor({
-      process: new HelperProcess(dir, { name: 'netd', file: 'src/main.ts', args, listenAddress: dnsAddress }),
+      process: new HelperProcess(
+        dir,
+        {
+          name: 'netd',
+          file: 'src/main.ts',
+          args,
+          listenAddress: dnsAddress,
+          ...(interceptSocket && { shared: { folder: dirname(interceptSocket), access: 'read' } }),
+        },
+        cgroups,
+      ),
       protocol: NETD,
       replyMs,
       serve: (connection) => this.#serve(connection),
@@ -297,7 +310,9 @@ export class Netd {
       protocol: NETD_PROTOCOL,
       dns: { address: dnsAddress, ...(this.#dnsPort === undefined ? {} : { port: this.#dnsPort }) },
       name_servers: this.#nameServers.map(formatNameServer),
-      ...(interceptSocket === undefined ? {} : { intercept_socket: interceptSocket }),
+      ...(interceptSocket === undefined
+        ? {}
+        : { intercept_socket: join(SHARED_FOLDER, basename(interceptSocket)) }),
       listen_host: listenHost,
     });
   }

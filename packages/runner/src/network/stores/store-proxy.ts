@@ -11,6 +11,7 @@ import {
 } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import type { HelperConnection, HelperProtocol } from '../netd/helper-connection.ts';
+import type { CgroupTree } from '../../cgroup/cgroup-tree.ts';
 import { HelperProcess } from '../netd/helper-process.ts';
 import { HelperSupervisor } from '../netd/helper-supervisor.ts';
 import { type Polled, RevisionPoll } from '../netd/revision-poll.ts';
@@ -27,6 +28,7 @@ type Connection = HelperConnection<RunnerToStoreProxy, typeof StoreProxyToRunner
 export interface StoreProxyOptions {
   /** A folder of its own. */
   dir: string;
+  cgroups: CgroupTree;
   /** The user that it becomes. */
   uid: number;
   /** Address of the host at which it listens for guests. */
@@ -84,11 +86,11 @@ export class StoreProxy {
       log,
     });
     this.#helper = new HelperSupervisor({
-      process: new HelperProcess(dir, {
-        name: 'stores',
-        file: 'src/stores/main.ts',
-        args: [String(uid), address],
-      }),
+      process: new HelperProcess(
+        dir,
+        { name: 'stores', file: 'src/stores/main.ts', args: [String(uid), address] },
+        options.cgroups,
+      ),
       protocol: STORE_PROXY,
       serve: (connection) => this.#serve(connection),
       onHello: ({ port }) => {
@@ -150,6 +152,11 @@ export class StoreProxy {
     if (!this.#sandboxes.delete(vmId)) return;
     await rm(join(this.#served, vmId), { force: true });
     this.#helper.connection?.tell({ type: 'remove', vm_id: vmId });
+  }
+
+  /** Its root has the files of the host that names are resolved by as they were when it started. */
+  restart(): void {
+    this.#helper.connection?.end('the host has other name servers');
   }
 
   /** The runner ends, the proxy continues. */
