@@ -90,6 +90,13 @@ describe('POST /internal/runners/secrets', () => {
     const second = (await read(known)).sandboxes[0]?.secrets[0];
     assert.equal(second?.value, 'second');
     assert.deepEqual(second.allowed_domains, ['b.example']);
+    // Over TLS alone, unless a write says otherwise; each write says it anew.
+    assert.equal(second.allow_http, undefined);
+    await put('ROTATED', { value: 'second', allowed_domains: ['b.example'], allow_http: true });
+    assert.equal((await world.call('GET', '/secrets/ROTATED')).body['allow_http'], true);
+    assert.equal((await read([{ id: vm.uuid }])).sandboxes[0]?.secrets[0]?.allow_http, true);
+    await put('ROTATED', { value: 'second', allowed_domains: ['b.example'] });
+    assert.equal((await world.call('GET', '/secrets/ROTATED')).body['allow_http'], undefined);
 
     await world.call('DELETE', '/secrets/ROTATED');
     assert.equal((await read([{ id: vm.uuid }])).sandboxes[0]?.secrets[0]?.value, 'second');

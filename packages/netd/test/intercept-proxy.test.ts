@@ -34,7 +34,13 @@ beforeEach(() => {
   world.state.answer = { status: 200, headers: {}, body: ['ok'] };
   world.proxy.remove(VM);
   world.put(
-    { value: VALUE, allowed_domains: [HOST], placeholders: [sha256(TOKEN), sha256(OLD)], placeholder: TOKEN },
+    {
+      value: VALUE,
+      allowed_domains: [HOST],
+      allow_http: true,
+      placeholders: [sha256(TOKEN), sha256(OLD)],
+      placeholder: TOKEN,
+    },
     {
       value: 'value-for-another-domain',
       allowed_domains: ['another.example'],
@@ -42,6 +48,37 @@ beforeEach(() => {
       placeholder: FOREIGN,
     },
   );
+});
+
+describe('a secret that does not allow plain HTTP', () => {
+  const asPut = { value: VALUE, allowed_domains: [HOST], placeholders: [sha256(TOKEN)], placeholder: TOKEN };
+
+  it('is sent over TLS', async () => {
+    world.put(asPut);
+    const { status } = await world.call({ headers: { 'x-key': TOKEN } });
+    assert.equal(status, 200);
+    assert.equal(world.received[0]?.headers['x-key'], VALUE);
+  });
+
+  it('is not sent over plain HTTP, wherever its placeholder is: the request is refused, and the reason told', async () => {
+    world.put(asPut);
+    for (const over of [
+      { headers: { 'x-key': TOKEN } },
+      { headers: { authorization: `Basic ${Buffer.from(`user:${TOKEN}`).toString('base64')}` } },
+      { path: `/${TOKEN}` },
+      { method: 'POST', body: [`{"a":"${TOKEN}"}`] },
+      { method: 'POST', headers: { 'content-encoding': 'gzip' }, body: [gzipSync(TOKEN)] },
+    ]) {
+      const { status, body } = await world.call({ tls: false, ...over });
+      assert.equal(status, 403, JSON.stringify(over));
+      assert.match(body, /use https:\/\/, or set allow_http of the secret/);
+    }
+    assert.ok(world.received.every((got) => !JSON.stringify(got).includes('sk_live')));
+    // What has no placeholder passes, and a secret for other domains is none here.
+    const foreign = { ...asPut, allowed_domains: ['another.example'] };
+    world.put(foreign);
+    assert.equal((await world.call({ tls: false, headers: { 'x-key': TOKEN } })).status, 200);
+  });
 });
 
 for (const tls of [true, false])

@@ -49,8 +49,7 @@ test('placeholders are replaced on the way, and values in responses', async () =
     // curl and this server agree on it.
     version: '2.0',
   });
-  const plain = JSON.parse(await curl('http://api.example:8080/')) as Record<string, unknown>;
-  assert.equal(plain['seen'], VALUE.length);
+  assert.match(await curl('http://api.example:8080/'), /goes to http:\/\/api\.example.*use https:\/\//);
 });
 
 test('another domain is passed on as it is, with its own certificate; also in a redirect', async () => {

@@ -10,6 +10,7 @@ import { forEachNamed } from './each.ts';
 
 export interface SecretOptions {
   domain?: string[];
+  allowHttp?: boolean;
   description?: string;
 }
 
@@ -29,7 +30,12 @@ export async function setSecret(context: Context, name: string, options: SecretO
   const value = await readSecret(context, `value of ${name}`);
   await service.api.putSecret({
     params: { name },
-    body: { value, allowed_domains: options.domain ?? [], description: options.description },
+    body: {
+      value,
+      allowed_domains: options.domain ?? [],
+      ...(options.allowHttp === true && { allow_http: true }),
+      description: options.description,
+    },
   });
   if (context.options.json) printJson(context, { name });
   else print(context, name);

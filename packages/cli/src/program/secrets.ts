@@ -21,6 +21,7 @@ export function secretCommands({ program, context, finish }: Registration): void
       'where it may be sent: a host, or *.domain (repeatable; default: nowhere)',
       collect,
     )
+    .option('--allow-http', 'also send the value over plain HTTP, where everyone on the way can read it')
     .option('--description <text>', 'what it is for')
     .action(async (name: string, options) => {
       const { setSecret } = await import('../commands/secrets.ts');

@@ -12,6 +12,7 @@ export interface ResolvedSecret {
   value: string;
   /** Canonical, without duplicates. */
   allowedDomains: string[];
+  allowHttp: boolean;
   description: string | null;
 }
 
@@ -29,6 +30,7 @@ export function resolveSecretWrite(name: string, body: SecretWrite): ResolvedSec
     name,
     value: body.value,
     allowedDomains: [...new Set(domains)],
+    allowHttp: body.allow_http === true,
     description: body.description || null,
   };
 }

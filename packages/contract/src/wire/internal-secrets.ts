@@ -35,6 +35,8 @@ export const SandboxSecret = Type.Object({
   value: Type.String({ writeOnly: true }),
   /** Host names and `*.` patterns. */
   allowed_domains: Type.Array(Type.String()),
+  /** Absent: the value may not be sent over plain HTTP. */
+  allow_http: Type.Optional(Type.Boolean()),
   /** SHA-256 of the placeholders that stand for it in this sandbox. */
   placeholders: Type.Array(Sha256),
 });

@@ -19,6 +19,13 @@ export const SecretWrite = Type.Object({
         'Where the value may be sent: exact host names, or `*.` and a domain for every name below it. No schemes, paths or ports.',
     }),
   ),
+  allow_http: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description:
+        'Also send the value over plain HTTP, where everyone on the way can read it. Otherwise such a request is refused.',
+    }),
+  ),
   description: Type.Optional(Type.String({ maxLength: BOUNDS.descriptionChars })),
 });
 export type SecretWrite = Static<typeof SecretWrite>;
@@ -42,6 +49,7 @@ export const SecretListQuery = Type.Object({
 export const SecretRecord = Type.Object({
   name: Type.String(),
   allowed_domains: Type.Array(Type.String()),
+  allow_http: Type.Optional(Type.Boolean({ description: 'Only where it is true.' })),
   description: Type.Optional(Type.String()),
   object_store: Type.Optional(
     Type.Boolean({

@@ -21,6 +21,7 @@ interface Row {
   name: string;
   project_id: string;
   allowed_domains: string[];
+  allow_http: boolean;
   key_id: string;
   envelope: Buffer;
   placeholders: string[];
@@ -28,7 +29,7 @@ interface Row {
 
 const READ = statement<Row>(
   'sandbox-secrets-read',
-  `select a.sandbox_id as id, x.name, x.project_id, x.allowed_domains, x.key_id, x.envelope,
+  `select a.sandbox_id as id, x.name, x.project_id, x.allowed_domains, x.allow_http, x.key_id, x.envelope,
           array_agg(encode(a.placeholder_hash, 'hex')) as placeholders
      ${FROM} group by a.sandbox_id, x.id order by x.name, x.id`,
 );
@@ -58,5 +59,11 @@ export async function readSandboxSecrets(
 async function open(encryption: Encryption, row: Row): Promise<SandboxSecret> {
   const owner = { kind: 'secret', projectId: row.project_id, name: row.name } as const;
   const value = await encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, owner);
-  return { name: row.name, value, allowed_domains: row.allowed_domains, placeholders: row.placeholders };
+  return {
+    name: row.name,
+    value,
+    allowed_domains: row.allowed_domains,
+    ...(row.allow_http ? { allow_http: true } : {}),
+    placeholders: row.placeholders,
+  };
 }

@@ -28,22 +28,23 @@ export interface Secrets {
 interface Row {
   name: string;
   allowed_domains: string[];
+  allow_http: boolean;
   description: string | null;
   object_store: boolean;
   created_at: Date;
   updated_at: Date;
 }
 
-const METADATA = `name, allowed_domains, description, created_at, updated_at, ${isStoreCredential('secrets')} as object_store`;
+const METADATA = `name, allowed_domains, allow_http, description, created_at, updated_at, ${isStoreCredential('secrets')} as object_store`;
 
-/** $1 id, $2 project, $3 name, $4 domains, $5 description, $6 key, $7 envelope, $8 most secrets a project may have */
+/** $1 id, $2 project, $3 name, $4 domains, $5 description, $6 key, $7 envelope, $8 most secrets a project may have, $9 allow_http */
 const PUT = statement<{ id: string }>(
   'secret-put',
-  `insert into secrets (id, project_id, name, allowed_domains, description, key_id, envelope)
-   select $1::uuid, $2::uuid, $3::text, $4::jsonb, $5::text, $6::text, $7::bytea
+  `insert into secrets (id, project_id, name, allowed_domains, description, key_id, envelope, allow_http)
+   select $1::uuid, $2::uuid, $3::text, $4::jsonb, $5::text, $6::text, $7::bytea, $9::boolean
     where (select count(*) from secrets where project_id = $2 and deleted_at is null and name <> $3) < $8::integer
    on conflict (project_id, name) where deleted_at is null do update
-     set allowed_domains = excluded.allowed_domains, description = excluded.description, key_id = excluded.key_id,
+     set allowed_domains = excluded.allowed_domains, allow_http = excluded.allow_http, description = excluded.description, key_id = excluded.key_id,
          envelope = excluded.envelope, updated_at = now()
    returning id`,
 );
@@ -103,6 +104,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
           sealed.keyId,
           sealed.envelope,
           BOUNDS.secretsPerProject,
+          secret.allowHttp,
         ]);
         if (written === undefined)
           throw badRequest(
@@ -165,6 +167,7 @@ function toRecord(row: Row): SecretRecord {
   return {
     name: row.name,
     allowed_domains: row.allowed_domains,
+    ...(row.allow_http ? { allow_http: true } : {}),
     ...(row.description === null ? {} : { description: row.description }),
     created_at: row.created_at.toISOString(),
     updated_at: row.updated_at.toISOString(),

@@ -3,7 +3,7 @@ import { Transform } from 'node:stream';
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { codingOf, isCodingError, type Coding } from './codings.ts';
-import { RefusedRequest } from './request-head.ts';
+import { RefusedRequest } from './refused-request.ts';
 import { type Matcher, Rewriter, rewrite } from './rewriter.ts';
 import type { Encoding, SandboxSecrets } from './sandbox-secrets.ts';
 

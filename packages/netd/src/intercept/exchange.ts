@@ -13,14 +13,8 @@ import {
   sendBody,
 } from './bodies.ts';
 import { codingOf } from './codings.ts';
-import {
-  checkHead,
-  endToEnd,
-  RefusedRequest,
-  replaceInHead,
-  withHeader,
-  type RequestHead,
-} from './request-head.ts';
+import { checkHead, endToEnd, replaceInHead, withHeader, type RequestHead } from './request-head.ts';
+import { RefusedRequest } from './refused-request.ts';
 import { rewrite } from './rewriter.ts';
 import type { SandboxSecrets } from './sandbox-secrets.ts';
 import type { Upstream } from './upstream.ts';

@@ -19,7 +19,8 @@ import {
   withoutCoding,
   type ExchangeContext,
 } from './exchange.ts';
-import { RefusedRequest, withHeader } from './request-head.ts';
+import { RefusedRequest } from './refused-request.ts';
+import { withHeader } from './request-head.ts';
 
 const STREAMS_PER_CONNECTION = 100;
 const HEADER_MAX_BYTES = 64 * 1024;

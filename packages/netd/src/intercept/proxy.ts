@@ -9,7 +9,7 @@ import type { Log } from '../log.ts';
 import type { Authority } from './authority.ts';
 import { exchange, reasonOf, UpstreamFailure, type ExchangeContext } from './exchange.ts';
 import { serveHttp2 } from './http2.ts';
-import { RefusedRequest } from './request-head.ts';
+import { RefusedRequest } from './refused-request.ts';
 import { SandboxSecrets } from './sandbox-secrets.ts';
 import { Upstream } from './upstream.ts';
 import { upgrade } from './upgrade.ts';
@@ -38,7 +38,9 @@ class Sandbox {
   readonly fresh = new RateLimit(NEW_CONNECTIONS);
   readonly logged = new RateLimit(LOG_LINES);
   readonly known = Promise.withResolvers<SandboxSecrets>();
+  /** For connections over TLS, and for those without. */
   secrets: SandboxSecrets | undefined;
+  plainSecrets: SandboxSecrets | undefined;
 
   constructor(trusted: () => SecureContext) {
     this.upstream = new Upstream(trusted);
@@ -86,6 +88,7 @@ export class Proxy {
   put(vmId: string, secrets: readonly InterceptSecret[]): void {
     const sandbox = this.#sandbox(vmId);
     sandbox.secrets = new SandboxSecrets(secrets);
+    sandbox.plainSecrets = new SandboxSecrets(secrets, false);
     sandbox.known.resolve(sandbox.secrets);
   }
 
@@ -200,7 +203,7 @@ export class Proxy {
 
   #contextOf(socket: Duplex): (ExchangeContext & { sandbox: Sandbox }) | undefined {
     const found = this.#contexts.get(socket);
-    const secrets = found?.sandbox.secrets;
+    const secrets = found?.connection.tls === false ? found.sandbox.plainSecrets : found?.sandbox.secrets;
     return found === undefined || secrets === undefined
       ? undefined
       : { ...found, secrets, upstream: found.sandbox.upstream };

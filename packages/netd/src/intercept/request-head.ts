@@ -1,4 +1,5 @@
 /** The head of an intercepted request: what is refused, and what is sent on with placeholders replaced. Pure. */
+import { RefusedRequest } from './refused-request.ts';
 import type { Handover } from '@releap/contract/netd';
 import type { SandboxSecrets } from './sandbox-secrets.ts';
 
@@ -8,17 +9,6 @@ export interface RequestHead {
   target: string;
   /** Names and values by turns. */
   rawHeaders: readonly string[];
-}
-
-/** A request that is not sent on. */
-export class RefusedRequest extends Error {
-  override name = 'RefusedRequest';
-  readonly status: number;
-
-  constructor(status: number, message: string) {
-    super(message);
-    this.status = status;
-  }
 }
 
 /** RFC 9110 §7.6.1, and what concerns the connection to a proxy. */

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto';
 import { DomainSet, type InterceptSecret } from '@releap/contract/netd';
+import { RefusedRequest } from './refused-request.ts';
 import type { Match, Matcher } from './rewriter.ts';
 
 const PREFIX = Buffer.from('rlps_');
@@ -16,6 +17,7 @@ const SCRUB_MIN_BYTES = 8;
 interface Secret {
   readonly value: string;
   readonly domains: DomainSet;
+  readonly allowHttp: boolean;
   /** What programs of the sandbox know it as. */
   readonly placeholder: string;
 }
@@ -28,11 +30,16 @@ export class SandboxSecrets {
   /** By host, bounded. */
   readonly #scrubbers = new Map<string, readonly Needle[]>();
 
-  constructor(secrets: readonly InterceptSecret[]) {
+  readonly #isEncrypted: boolean;
+
+  /** @param isEncrypted whether connections are over TLS: without it only secrets that allow that are replaced */
+  constructor(secrets: readonly InterceptSecret[], isEncrypted = true) {
+    this.#isEncrypted = isEncrypted;
     this.#secrets = secrets.map((secret) => {
       const known: Secret = {
         value: secret.value,
         domains: DomainSet.of(secret.allowed_domains),
+        allowHttp: secret.allow_http === true,
         placeholder: secret.placeholder ?? 'rlps_'.padEnd(PLACEHOLDER_BYTES, 'x'),
       };
       for (const digest of secret.placeholders)
@@ -49,6 +56,7 @@ export class SandboxSecrets {
   /**
    * Replaces placeholders by values that may be sent to this host. Others are left as they are.
    * @param onReplaced called for each
+   * @returns a matcher that throws RefusedRequest where a value would go over plain HTTP against the secret's word
    */
   matcher(host: string, encoding: Encoding, onReplaced: () => void): Matcher {
     return {
@@ -121,7 +129,14 @@ export class SandboxSecrets {
   #resolve(placeholder: Buffer, host: string): string | undefined {
     if (!isPlaceholderBody(placeholder, PREFIX.length)) return undefined;
     const found = this.#byDigest.get(createHash('sha256').update(placeholder).digest('base64'));
-    return found?.domains.matches(host) === true ? found.value : undefined;
+    if (found?.domains.matches(host) !== true) return undefined;
+    if (!this.#isEncrypted && !found.allowHttp)
+      throw new RefusedRequest(
+        403,
+        `the request has the placeholder of a secret and goes to http://${host}, where everyone on the way could read the value: ` +
+          'use https://, or set allow_http of the secret',
+      );
+    return found.value;
   }
 
   #needles(host: string): readonly Needle[] {

@@ -150,8 +150,8 @@ export class Interceptor {
 
 /** The placeholder that the environment has is the one that responses get. */
 function withPlaceholder(secret: SandboxSecret, env: Record<string, string>): InterceptSecret {
-  const { name, value, allowed_domains, placeholders } = secret;
+  const { name, value, allowed_domains, allow_http = false, placeholders } = secret;
   const own = env[name];
   const isOwn = own !== undefined && placeholders.includes(tokenDigest(own).toString('hex'));
-  return { value, allowed_domains, placeholders, ...(isOwn ? { placeholder: own } : {}) };
+  return { value, allowed_domains, allow_http, placeholders, ...(isOwn ? { placeholder: own } : {}) };
 }
