@@ -45,6 +45,7 @@ type Agent struct {
 	defaults   exec.Defaults
 	network    *boot.Network
 	hostname   string // as the host gave it last
+	machineID  string
 	session    *session.Session
 }
 

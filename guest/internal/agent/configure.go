@@ -196,6 +196,7 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	a.busy = false
 	if err == nil {
 		a.configured, a.defaults, a.network, a.hostname = true, p.defaults, p.network, p.identity.Hostname
+		a.machineID = p.identity.MachineID
 	}
 	a.mu.Unlock()
 	if err != nil {
@@ -274,6 +275,9 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		}
 		if errs := p.identity.WriteFiles(address, ""); len(errs) > 0 {
 			return 0, errs[0]
+		}
+		if err := boot.NewGeneration(); err != nil {
+			return 0, err
 		}
 		watch.mark("files")
 	}

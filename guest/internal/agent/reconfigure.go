@@ -43,6 +43,8 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 	}
 	a.mu.Lock()
 	ready, previous := a.configured, a.hostname
+	// A resumed sandbox continues its boot. Another one that has its memory is a copy.
+	isCopy := id.MachineID != "" && id.MachineID != a.machineID
 	if network == nil {
 		network = a.network
 	}
@@ -55,8 +57,15 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 	if a.pid1 {
 		var added map[string]string
 		files := func() (errs []error) {
+			if isCopy {
+				if err := boot.NewGeneration(); err != nil {
+					errs = append(errs, err)
+				}
+			}
 			if trust != "" {
-				added, errs = boot.InstallTrust("", trust, defaults.Env)
+				var failed []error
+				added, failed = boot.InstallTrust("", trust, defaults.Env)
+				errs = append(errs, failed...)
 			}
 			return errs
 		}
@@ -72,6 +81,9 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 	a.defaults, a.network = defaults, network
 	if id.Hostname != "" {
 		a.hostname = id.Hostname
+	}
+	if id.MachineID != "" {
+		a.machineID = id.MachineID
 	}
 	a.mu.Unlock()
 	if a.freezer != nil {

@@ -19,6 +19,8 @@ let slots: TestSlot[];
 let service: Awaited<ReturnType<typeof testMachines>>;
 let rootImagePath: string;
 let drawnBefore: Buffer;
+/** Boot id and generation id of the parent. */
+let idsBefore: string[];
 const children = new Map<string, { running: RunningVm; guest: GuestClient; unwritten: string[] }>();
 
 before(async () => {
@@ -83,6 +85,7 @@ async function suspendParent(slot: TestSlot): Promise<void> {
     done < /dev/urandom) > /dev/null 2>&1 &
     while [ "$(wc -l < /dev/shm/draws)" -lt 10 ]; do sleep 0.02; done`,
   );
+  idsBefore = (await sh(guest, 'cat /proc/sys/kernel/random/boot_id /run/releap/generation')).split('\n');
   await guest.sync();
   await guest.freeze({ processesOnly: true });
   drawnBefore = await buffer(guest.files.read('/dev/shm/draws'));
@@ -148,6 +151,23 @@ describe('two sandboxes restored from one memory', () => {
       [...left].filter((line) => right.has(line)),
       [],
     );
+  });
+
+  it('have a boot id and a generation id of their own each, other than those of their parent and their kernel', async () => {
+    const ids = async (guest: GuestClient): Promise<string[]> =>
+      (
+        await sh(
+          guest,
+          'cat /proc/sys/kernel/random/boot_id /run/releap/generation; sysctl -n kernel.random.boot_id; umount /proc/sys/kernel/random/boot_id; cat /proc/sys/kernel/random/boot_id',
+        )
+      ).split('\n');
+    const [left = [], right = []] = [await ids(child('left')), await ids(child('right'))];
+    // What `sysctl` says is what the file says; below the mount is the kernel's, which both share.
+    assert.deepEqual([left[2], right[2]], [left[0], right[0]]);
+    assert.equal(left[3], right[3]);
+    const all = [...idsBefore, left[0], left[1], right[0], right[1], left[3]];
+    assert.equal(new Set(all).size, 7, all.join(' '));
+    for (const id of all) assert.match(id ?? '', /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/);
   });
 
   it('have their own names, in all places where the parent had its', async () => {
