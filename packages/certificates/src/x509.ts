@@ -115,21 +115,29 @@ export async function createRoot(options: RootOptions): Promise<X509Certificate>
       new BasicConstraintsExtension(true, pathLength, true),
       new KeyUsagesExtension(KeyUsageFlags.keyCertSign | KeyUsageFlags.cRLSign, true),
       await SubjectKeyIdentifierExtension.create(keys.publicKey),
-      ...(domain === undefined ? [] : [onlyBelow(domain)]),
+      ...(domain === undefined ? [] : [onlyBelow([domain])]),
     ],
   });
 }
 
-/** An authority for TLS servers that signs leaves alone. */
+/**
+ * An authority for TLS servers that signs leaves alone.
+ * @param options `domains`: if given, its leaves are valid for these names and those below them alone, and for no address
+ */
 export async function issueIntermediate(
   issuer: Issuer,
-  { commonName, ...request }: CertificateRequest & { commonName: string },
+  {
+    commonName,
+    domains,
+    ...request
+  }: CertificateRequest & { commonName: string; domains?: readonly string[] },
 ): Promise<X509Certificate> {
   return await issue(issuer, commonName, request, [
     new BasicConstraintsExtension(true, 0, true),
     new KeyUsagesExtension(KeyUsageFlags.keyCertSign, true),
     new ExtendedKeyUsageExtension([ExtendedKeyUsage.serverAuth]),
     await SubjectKeyIdentifierExtension.create(request.publicKey),
+    ...(domains === undefined ? [] : [onlyBelow(domains)]),
   ]);
 }
 
@@ -170,11 +178,14 @@ async function issue(
 }
 
 /** Name constraints (RFC 5280 §4.2.1.10). Addresses are excluded, as a constraint on one kind of names leaves others free. */
-function onlyBelow(domain: string): Extension {
+function onlyBelow(domains: readonly string[]): Extension {
   const subtrees = (...names: Partial<GeneralName>[]): GeneralSubtrees =>
     new GeneralSubtrees(names.map((name) => new GeneralSubtree({ base: new GeneralName(name) })));
   const constraints = new NameConstraints({
-    permittedSubtrees: subtrees({ dNSName: domain }),
+    // Without any there is no constraint: a name that nothing has (RFC 6761).
+    permittedSubtrees: subtrees(
+      ...(domains.length === 0 ? ['invalid'] : domains).map((dNSName) => ({ dNSName })),
+    ),
     excludedSubtrees: subtrees({ iPAddress: '0.0.0.0/0' }, { iPAddress: '::/0' }),
   });
   return new Extension(id_ce_nameConstraints, true, AsnConvert.serialize(constraints));

@@ -12,6 +12,7 @@ import {
   type RunnerSecrets,
 } from '@releap/contract';
 import { createRequest } from '@releap/certificates/x509';
+import { constraintsOf } from '../src/egress/certificates.ts';
 import { credentialOf, postInternal } from '@releap/testing/credentials';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { create, startWorld, waitFor, type ScriptedRunner, type World } from '@releap/testing/world';
@@ -140,6 +141,41 @@ describe('POST /internal/runners/secrets', () => {
 });
 
 describe('POST /internal/runners/egress-certificate', () => {
+  it('is for the domains of the secrets of the sandboxes of that runner alone, and for a day', async () => {
+    const issue = async (of?: Parameters<typeof post>[2]): Promise<{ names: string; hours: number }> => {
+      const body = { request: await certificateRequest() };
+      const { certificate, not_after: end } = await post<RunnerCertificate>(
+        RUNNER_CERTIFICATE_PATH,
+        body,
+        of,
+      );
+      const names = new X509Certificate(certificate).raw.toString('latin1');
+      return { names, hours: (Date.parse(end) - Date.now()) / 3_600_000 };
+    };
+    await put('BOUND', { value: 'bound', allowed_domains: ['only.here.example', '*.wild.example'] });
+    const vm = await create(world.call, world, { secrets: ['BOUND'] });
+    await waitFor(world.call, vm.id, 'running');
+    const [holder, stranger] = await runnerOf(vm.uuid);
+    const own = await issue(holder);
+    for (const name of ['only.here.example', 'wild.example']) assert.ok(own.names.includes(name), name);
+    assert.ok(own.hours <= 24);
+    assert.ok(!(await issue(stranger)).names.includes('only.here.example'));
+    await world.call('DELETE', `/vms/${vm.id}`);
+    await waitFor(world.call, vm.id, 'deleted');
+    assert.ok(!(await issue(holder)).names.includes('only.here.example'));
+  });
+
+  it('names fewer domains that contain them when there are very many', () => {
+    assert.deepEqual(constraintsOf(['b.example', '*.b.example', 'a.b.example', 'other.org']), [
+      'b.example',
+      'other.org',
+    ]);
+    const many = Array.from({ length: 2_000 }, (_, index) => `h${index}.t${index % 3}.example.com`);
+    const few = constraintsOf(many);
+    assert.ok(few.length <= 500 && few.length > 0);
+    for (const name of many) assert.ok(few.some((one) => name.endsWith(`.${one}`)));
+  });
+
   it('issues an intermediate below one root, which is stored encrypted', async () => {
     const issued = await Promise.all(
       [runner, await world.runner()].map(async (of) =>
@@ -179,7 +215,8 @@ describe('POST /internal/runners/egress-certificate', () => {
     assert.ok(one && other);
     const trusted = async (): Promise<string[]> =>
       (await one.certificate()).match(/-----BEGIN[^-]+-----[^-]+-----END[^-]+-----\n/g) ?? [];
-    const signer = async (): Promise<string> => (await one.issue(await certificateRequest(), runner.id)).root;
+    const signer = async (): Promise<string> =>
+      (await one.issue(await certificateRequest(), runner.id, [])).root;
     const [first, ...none] = await trusted();
     assert.deepEqual(none, []);
     assert.equal(await one.renew(), undefined);
@@ -198,7 +235,7 @@ describe('POST /internal/runners/egress-certificate', () => {
     assert.equal(await one.renew(), 'replaced');
     assert.deepEqual(await trusted(), [next, first]);
     assert.equal(await signer(), next);
-    const issued = await one.issue(await certificateRequest(), runner.id);
+    const issued = await one.issue(await certificateRequest(), runner.id, []);
     assert.ok(new X509Certificate(issued.certificate).verify(new X509Certificate(next ?? '').publicKey));
     clock.now += 9 * day;
     assert.deepEqual(await trusted(), [next]);
@@ -216,12 +253,15 @@ describe('POST /internal/runners/egress-certificate', () => {
   });
 });
 
+const others: ScriptedRunner[] = [];
 /** The runner that has this sandbox, and another. */
 async function runnerOf(uuid: string): Promise<[ScriptedRunner, ScriptedRunner]> {
-  const other = await world.runner();
+  if (others.length === 0) others.push(await world.runner());
   const { rows } = await world.database.pool.query<{ runner_id: string }>(
     'select runner_id from sandboxes where id = $1',
     [uuid],
   );
-  return rows[0]?.runner_id === runner.id ? [runner, other] : [other, runner];
+  const all = [runner, ...others];
+  const holder = all.find(({ id }) => id === rows[0]?.runner_id) ?? assert.fail('another runner has it');
+  return [holder, all.find((one) => one !== holder) ?? assert.fail()];
 }

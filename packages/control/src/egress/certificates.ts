@@ -16,7 +16,9 @@ import {
 import { badRequest } from '@releap/contract';
 
 const ROOT_MS = 10 * 365 * DAY_MS;
-const INTERMEDIATE_MS = 7 * DAY_MS;
+const INTERMEDIATE_MS = DAY_MS;
+/** Clients refuse chains of more than 100 KiB. */
+const NAMES_MAX = 500;
 
 export interface Root {
   /** PEM. */
@@ -34,13 +36,15 @@ export async function createRoot(label: string): Promise<Root> {
 }
 
 /**
- * An intermediate for the key of a request, valid for a week. Names and extensions of the request are ignored.
+ * An intermediate for the key of a request, valid for a day. Names and extensions of the request are ignored.
+ * @param domains names and `*.` patterns that it is valid for, with all names below them
  * @throws 400
  */
 export async function signIntermediate(
   root: Root,
   request: string,
   runnerId: string,
+  domains: readonly string[],
 ): Promise<{ certificate: string; notAfter: Date }> {
   const publicKey = await keyOfRequest(request).catch((error: unknown) => {
     throw badRequest(`request: ${error instanceof Error ? error.message : String(error)}`);
@@ -50,7 +54,27 @@ export async function signIntermediate(
       certificate: parseCertificate(root.certificate),
       key: await importSigningKey(Buffer.from(root.key, 'base64')),
     },
-    { commonName: `Releap egress ${runnerId}`, publicKey, validMs: INTERMEDIATE_MS },
+    {
+      commonName: `Releap egress ${runnerId}`,
+      publicKey,
+      validMs: INTERMEDIATE_MS,
+      domains: constraintsOf(domains),
+    },
   );
   return { certificate: toPem(certificate), notAfter: certificate.notAfter };
+}
+
+/** A constraint permits all names below it, too. Very many domains are replaced by fewer that contain them. */
+export function constraintsOf(domains: readonly string[]): string[] {
+  const names = [...new Set(domains.map((domain) => domain.replace(/^\*\./, '')))];
+  for (const labels of [Infinity, 3, 2, 1]) {
+    const cut = names.map((name) => name.split('.').slice(-labels).join('.'));
+    const all = new Set(cut);
+    const needed = [...all].filter((name) => {
+      const parts = name.split('.');
+      return !parts.some((_part, at) => at > 0 && all.has(parts.slice(at).join('.')));
+    });
+    if (needed.length <= NAMES_MAX) return needed.sort();
+  }
+  return [...new Set(names.map((name) => name.split('.').at(-1) ?? name))].slice(0, NAMES_MAX);
 }

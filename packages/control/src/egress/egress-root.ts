@@ -26,8 +26,8 @@ interface StoredRoot extends Root {
 export interface EgressRoot {
   /** What guests trust, as PEM: one certificate, or while the root is being replaced two. @throws KeysUnavailableError */
   certificate(): Promise<string>;
-  /** An intermediate for a runner. @throws 400, KeysUnavailableError */
-  issue(request: string, runnerId: string): Promise<RunnerCertificate>;
+  /** An intermediate for a runner, for these domains alone. @throws 400, KeysUnavailableError */
+  issue(request: string, runnerId: string, domains: readonly string[]): Promise<RunnerCertificate>;
   /**
    * Makes the next root, or begins to use it, when it is time.
    * @returns what was done
@@ -53,10 +53,10 @@ export function createEgressRoot({ serviceKeys, label, now = Date.now }: EgressR
       const former = previous !== undefined && previous.until > now() ? previous.certificate : '';
       return `${certificate}${next?.certificate ?? ''}${former}`;
     },
-    async issue(request, runnerId) {
+    async issue(request, runnerId, domains) {
       const root = await read();
       const { signIntermediate } = await import('./certificates.ts');
-      const { certificate, notAfter } = await signIntermediate(root, request, runnerId);
+      const { certificate, notAfter } = await signIntermediate(root, request, runnerId, domains);
       return { certificate, root: root.certificate, not_after: notAfter.toISOString() };
     },
     async renew() {

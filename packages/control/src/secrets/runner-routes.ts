@@ -4,7 +4,7 @@ import type { Database } from '@releap/database';
 import type { EgressRoot } from '../egress/egress-root.ts';
 import type { Encryption } from '../encryption/encryption.ts';
 import type { Planes } from '../http/planes.ts';
-import { readSandboxSecrets } from './sandbox-secrets.ts';
+import { readRunnerDomains, readSandboxSecrets } from './sandbox-secrets.ts';
 
 export function runnerSecretRoutes(
   { runner: plane }: Planes,
@@ -14,9 +14,10 @@ export function runnerSecretRoutes(
     encryption,
   }: { database: Database; egressRoot: EgressRoot; encryption: Encryption },
 ): void {
-  plane.operation(internalOperations.issueRunnerCertificate, ({ body, runner }) =>
-    egressRoot.issue(body.request, runner.runnerId),
-  );
+  plane.operation(internalOperations.issueRunnerCertificate, async ({ body, runner }) => {
+    const domains = await readRunnerDomains(database.pool, runner.runnerId);
+    return await egressRoot.issue(body.request, runner.runnerId, domains);
+  });
   plane.operation(internalOperations.readRunnerSecrets, ({ body, runner }) =>
     readSandboxSecrets(database.pool, encryption, body.sandboxes, runner.runnerId),
   );

@@ -56,6 +56,20 @@ export async function readSandboxSecrets(
   return { sandboxes: changed.map(({ content, ...one }) => ({ ...one, secrets: content })), more };
 }
 
+/** $1 runner */
+const RUNNER_DOMAINS = statement<{ domain: string }>(
+  'runner-secret-domains',
+  `select distinct d.domain
+     from sandbox_secrets a join secrets x on x.id = a.secret_id join sandboxes s on s.id = a.sandbox_id,
+          jsonb_array_elements_text(x.allowed_domains) as d(domain)
+    where s.desired <> 'deleted' and s.held and s.runner_id = $1`,
+);
+
+/** Where the secrets of the sandboxes of a runner may be sent. */
+export async function readRunnerDomains(on: Queryable, runnerId: string): Promise<string[]> {
+  return (await queryAll(on, RUNNER_DOMAINS, [runnerId])).map(({ domain }) => domain);
+}
+
 async function open(encryption: Encryption, row: Row): Promise<SandboxSecret> {
   const owner = { kind: 'secret', projectId: row.project_id, name: row.name } as const;
   const value = await encryption.decrypt({ keyId: row.key_id, envelope: row.envelope }, owner);

@@ -84,6 +84,11 @@ export class Proxy {
     return this.#sandboxes.size === 0;
   }
 
+  /** Where secrets of any sandbox may be sent. */
+  get domains(): string[] {
+    return [...new Set([...this.#sandboxes.values()].flatMap(({ secrets }) => secrets?.domains ?? []))];
+  }
+
   /** Open connections use the new values from their next request on. */
   put(vmId: string, secrets: readonly InterceptSecret[]): void {
     const sandbox = this.#sandbox(vmId);

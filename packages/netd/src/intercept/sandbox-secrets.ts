@@ -48,6 +48,11 @@ export class SandboxSecrets {
     });
   }
 
+  /** Where any of them may be sent: names and patterns. */
+  get domains(): string[] {
+    return this.#secrets.flatMap(({ domains }) => domains.list());
+  }
+
   /** Whether any secret may be sent to this host. */
   allows(host: string): boolean {
     return this.#secrets.some(({ domains }) => domains.matches(host));

@@ -74,6 +74,8 @@ export class InterceptService {
       case 'put':
         known.add(message.vm_id);
         this.#proxy.put(message.vm_id, message.secrets);
+        this.#authority.setDomains(this.#proxy.domains);
+        void this.#requestCertificate();
         break;
       case 'remove':
         known.delete(message.vm_id);
@@ -85,7 +87,9 @@ export class InterceptService {
       case 'ping':
         break;
       case 'certificate':
-        return this.#authority.accept(message.request, message.certificate);
+        this.#authority.accept(message.request, message.certificate);
+        // Sandboxes may have come since it was requested.
+        return void this.#requestCertificate();
       case 'stop':
         return this.#stop();
     }
@@ -94,6 +98,7 @@ export class InterceptService {
 
   async #requestCertificate(): Promise<void> {
     if (!this.#runner.isConnected || !this.#authority.wantsCertificate) return;
-    this.#runner.send({ type: 'sign', request: await this.#authority.request() });
+    const request = await this.#authority.request();
+    this.#runner.send({ type: 'sign', request });
   }
 }
