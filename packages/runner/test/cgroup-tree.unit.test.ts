@@ -44,6 +44,8 @@ describe('limits', () => {
       'cpu.weight': '50',
       'cpu.max': '200000 100000',
       'memory.max': String(256 * 1024 * 1024),
+      'memory.swap.max': '0',
+      'memory.oom.group': '1',
       'pids.max': '100',
     });
   });

@@ -56,7 +56,7 @@ function unescape(text: string): string {
   );
 }
 
-/** Contents of the control files for `limits`, in the order in which they are to be written. */
+/** Contents of the control files for `limits`, in the order in which they are to be written. A kernel may lack `OPTIONAL_FILES`. */
 export function limitFiles(
   version: 1 | 2,
   limits: CgroupLimits,
@@ -73,9 +73,19 @@ export function limitFiles(
           { controller: cpu, file: 'cpu.cfs_quota_us', value: String(quotaMicros) },
         ]),
     { controller: 'memory', ...memoryLimit(version, limits.memoryMib) },
+    ...(version === 2
+      ? [
+          // Memory of guests is not written to the host's disk, and a VMM does not lose its clone, or outlive it, by chance.
+          { controller: 'memory' as const, file: 'memory.swap.max', value: '0' },
+          { controller: 'memory' as const, file: 'memory.oom.group', value: '1' },
+        ]
+      : []),
     { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
   ];
 }
+
+/** Kernels without swap accounting, and those before 4.19. */
+export const OPTIONAL_FILES: ReadonlySet<string> = new Set(['memory.swap.max', 'memory.oom.group']);
 
 /**
  * The control file that says how much of a scarce processor a group gets beside its siblings, and what is to be written

@@ -3,7 +3,15 @@ import { readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { join } from 'node:path';
-import { CONTROLLERS, cpuShare, detectLayout, limitFiles, memoryLimit, weightOfAll } from './cgroup-files.ts';
+import {
+  CONTROLLERS,
+  cpuShare,
+  detectLayout,
+  limitFiles,
+  memoryLimit,
+  OPTIONAL_FILES,
+  weightOfAll,
+} from './cgroup-files.ts';
 import { readKernelFile } from './kernel-file.ts';
 import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
 
@@ -74,7 +82,11 @@ export class CgroupTree {
     checkName(name);
     for (const { controller, file, value } of limitFiles(this.layout.version, limits)) {
       const parent = this.#parents.get(controller);
-      if (parent !== undefined) await writeFile(join(parent, name, file), value);
+      if (parent === undefined) continue;
+      // Not created where the kernel does not have it: cgroupfs refuses that.
+      await writeFile(join(parent, name, file), value).catch((error: NodeJS.ErrnoException) => {
+        if (!OPTIONAL_FILES.has(file) || (error.code !== 'ENOENT' && error.code !== 'EACCES')) throw error;
+      });
     }
   }
 
