@@ -97,7 +97,9 @@ test('idle instances are given up after their time, under pressure, and when the
   world.define();
   await (await call('x', {}, other)).text();
   await other.close();
-  assert.equal(world.control.recorded.at(-1)?.function_id, world.called.id, 'recorded before it stops');
+  // The other gateway may record its calls later.
+  const isRecorded = world.control.recorded.some(({ function_id: id }) => id === world.called.id);
+  assert.equal(isRecorded, true, 'recorded before it stops');
   await until(() => world.control.released.includes(world.starts[2]?.id ?? -1));
 });
 
