@@ -9,6 +9,7 @@ import type { FastifyPluginCallback } from 'fastify';
 import type { Module } from './module.ts';
 import { createModules, type CreateModule } from './modules.ts';
 import type { ContextOptions } from './options.ts';
+import { setDefaultQuotas } from './quotas/quotas.ts';
 import { ensureRegion } from './regions/regions.ts';
 import { createLeases } from './tasks/leases.ts';
 import { createTaskRunner } from './tasks/task-runner.ts';
@@ -48,6 +49,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const context = await createContext(options, cleanup);
   const { database, metrics, runners, changes, serverId } = context;
   await ensureRegion(database.pool, options.region);
+  await setDefaultQuotas(database.pool, context.limits.quotas);
   await ensureBuiltinImages(database.pool, options.builtinImages ?? []);
 
   const modules = createModules(context, options.modules);

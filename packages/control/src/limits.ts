@@ -1,5 +1,6 @@
 /** The control plane's settings, with their defaults. */
 import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
+import { DEFAULT_QUOTAS, type Quotas } from './quotas/quotas.ts';
 import { TEARDOWN_GRACE_MS } from './teardown/teardown.ts';
 import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
@@ -23,6 +24,8 @@ export interface Overcommit {
 }
 
 export interface ControlLimits {
+  /** Of each organization without quotas of its own. */
+  quotas: Quotas;
   /** Most sandboxes that wait for a host at the same time; further creates are refused with 429. */
   createQueue: number;
   /** An organization's share of the create queue, as a multiple of its free places. See CreateQueue. */
@@ -78,6 +81,7 @@ export interface ControlLimits {
 }
 
 export const CONTROL_LIMITS: ControlLimits = {
+  quotas: DEFAULT_QUOTAS,
   createQueue: 1000,
   createQueueShare: 1,
   reserveAfterMs: 10_000,

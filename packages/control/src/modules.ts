@@ -24,6 +24,7 @@ import { metricsModule } from './metrics/module.ts';
 import type { Module } from './module.ts';
 import { objectStoresModule } from './object-stores/module.ts';
 import { operatorModule } from './operator/module.ts';
+import { quotasModule } from './quotas/module.ts';
 import { regionsModule } from './regions/module.ts';
 import { registriesModule } from './registries/module.ts';
 import { retentionModule } from './retention/module.ts';
@@ -69,6 +70,7 @@ const MODULES: readonly CreateModule[] = [
   objectStoresModule,
   regionsModule,
   billingModule,
+  quotasModule,
   usageModule,
   invocationLogModule,
   gatewayRecordsModule,

@@ -11,6 +11,7 @@ import {
   type Statement,
 } from '@releap/database';
 import type { IdGenerator } from './idempotency/id-generator.ts';
+import { lockProject } from './management/access.ts';
 import type { ProjectScope } from './management/project-scope.ts';
 
 export interface NamedResource<Row extends QueryResultRow> {
@@ -46,6 +47,7 @@ export async function insertNamed<Row extends QueryResultRow>(
   const audit = project.audit(`${kind}.create`, { kind, id });
   try {
     return await database.transaction(async (on) => {
+      await lockProject(on, project.id);
       const row = await insert(on, id);
       if (row === undefined)
         throw badRequest(`the project has ${most} ${many}, which is the most allowed: delete one first`);

@@ -95,6 +95,28 @@ it('projects take turns, and one has only so many builds at a time', async () =>
   assert.equal(started()[4], 'busy-3');
 });
 
+it('an organization that floods the builds from many projects leaves places to another one', async () => {
+  await using world = await startWorld({
+    builtinImages: [],
+    limits: { buildsPerRunner: 4, buildsPerProject: 2 },
+  });
+  const order: string[] = [];
+  const names = new Map<string, string>();
+  const post = async (call: Caller, name: string): Promise<void> => {
+    const { body } = await call('POST', '/images', { name, source: 'localhost:5000/app' });
+    names.set(body.job_id, name);
+  };
+  const projects = await Promise.all([1, 2, 3].map(() => world.stranger(world.orgId)));
+  for (const project of projects) for (const n of [1, 2]) await post(project, `flood-${n}`);
+  await using _runner = await world.runner({
+    build: ({ job_id }) => void order.push(names.get(job_id) ?? ''),
+  });
+  await until(() => order.length === 3);
+  await post(await world.stranger(), 'other');
+  await until(() => order.length === 4);
+  assert.equal(order[3], 'other', 'although three of the flood have waited for longer');
+});
+
 it('a Dockerfile waits for a host that can build it', async () => {
   await using world = await startWorld({ builtinImages: [] });
   const taken: string[] = [];

@@ -41,7 +41,7 @@ const LEASE_MS = 1_200;
 const CHILD = path.join(import.meta.dirname, 'support/worker-child.ts');
 
 /** A worker in this process, with its timers. */
-function startWorker(leaseMs = LEASE_MS, onBacklog?: () => void): Worker {
+function startWorker(leaseMs = LEASE_MS, onBacklog?: () => void, window?: number): Worker {
   const sender = createSender();
   const worker = createWorker({
     database,
@@ -53,6 +53,7 @@ function startWorker(leaseMs = LEASE_MS, onBacklog?: () => void): Worker {
     leaseMs,
     retryMs: 10,
     ...(onBacklog && { onBacklog }),
+    ...(window !== undefined && { window }),
   });
   const timer = setInterval(() => {
     void worker.renewLeases();
@@ -303,6 +304,24 @@ describe('a function', () => {
     gateway.answer = (call) => handled(call);
     for (const call of held) handled(call);
     await assertEndedOnce(busy, backlog);
+  });
+
+  it('of another organization is served while one floods the server with many functions', async () => {
+    const { projectId } = await newOrg(database);
+    const flood = await Promise.all(Array.from({ length: 8 }, () => newFunction(database, projectId)));
+    const other = await newCalled();
+    const held: Parameters<typeof handled>[0][] = [];
+    gateway.answer = (call) => (call.name === other.name ? handled(call) : void held.push(call));
+    const backlog = (await Promise.all(flood.map((fn) => spawnMany(fn, 10)))).flat();
+    await using worker = startWorker(60_000, undefined, 20);
+    await until(() => held.length === 10);
+    const quick = await spawnMany(other, 10);
+    worker.kick();
+    await assertEndedOnce(other, quick);
+    assert.equal(held.length, 10, 'the flood has half of the places, and its backlog waits');
+    gateway.answer = (call) => handled(call);
+    for (const call of held) handled(call);
+    await until(isDone(backlog));
   });
 
   it('with large payloads gets all of them', async () => {

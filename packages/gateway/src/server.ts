@@ -16,6 +16,7 @@ import {
 import type { Logger } from 'pino';
 import { type GrantLease, Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
+import { shareConnections } from './http/connection-share.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
 import { proxy } from './http/proxy.ts';
 import { engineClientOf } from './engine/engine-listener.ts';
@@ -156,7 +157,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     noDelay: true,
     shouldUpgradeCallback: wantsWebSocket,
   });
-  server.maxConnections = limits.connections;
+  shareConnections(server, limits.connections);
 
   /** The hosts of previews have no paths of the gateway. */
   const isPreview = ({ headers }: RequestHead): boolean =>

@@ -42,14 +42,14 @@ export interface World extends AsyncDisposable {
   internalUrl: string;
   /** With the default project's key. */
   call: Caller;
-  /** The organization of the default project, and of the strangers' projects. */
+  /** The organization of the default project. */
   orgId: string;
   /** With the operator's token, on the internal listener. */
   operator: Caller;
   /** With the token of gateways, on the internal listener. */
   gateway: Caller;
-  /** With the key of a project of its own. */
-  stranger(): Promise<Caller>;
+  /** With the key of a project of its own, in an organization of its own if none is given. */
+  stranger(orgId?: string): Promise<Caller>;
   runner(options?: Partial<RunnerOptions>): Promise<ScriptedRunner>;
   /** Ends the control server and starts another on the same database and port. */
   restart(options?: Partial<ControlOptions>): Promise<void>;
@@ -101,11 +101,13 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
     orgId: bootstrap.orgId,
     operator: caller(() => world.control.internalUrl, OPERATOR_TOKEN, ''),
     gateway: caller(() => world.control.internalUrl, GATEWAY_TOKEN, ''),
-    async stranger() {
-      const projectId = newUuid();
+    async stranger(ofOrg?: string) {
+      const [orgId, projectId] = [ofOrg ?? newUuid(), newUuid()];
+      if (ofOrg === undefined)
+        await database.pool.query('insert into organizations (id, name) values ($1, $2)', [orgId, orgId]);
       await database.pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [
         projectId,
-        bootstrap.orgId,
+        orgId,
         projectId,
       ]);
       const key = await mintApiKey(database.pool, projectId);

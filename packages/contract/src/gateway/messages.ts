@@ -118,6 +118,8 @@ export const GatewayFunction = Type.Object({
   /** UUID of the function. */
   id: Type.String(),
   project_id: Type.String(),
+  /** The organization, which shares the gateway with others. Absent from a control server of the release before. */
+  org_id: Type.Optional(Type.String()),
   name: Type.String(),
   version_id: Type.String(),
   version: Type.Integer({ minimum: 1 }),

@@ -6,6 +6,7 @@ export * from './egress.ts';
 export * from './end-to-end-headers.ts';
 export * from './environment.ts';
 export * from './errors.ts';
+export * from './fair-share.ts';
 export * from './fastify-schema.ts';
 export * from './function.ts';
 export * from './ids.ts';

@@ -2,6 +2,7 @@
 export * from './amount.ts';
 export * from './credits-operations.ts';
 export * from './credits.ts';
+export * from './quota.ts';
 export * from './endpoint.ts';
 export * from './errors.ts';
 export * from './fork.ts';

@@ -4,6 +4,7 @@
  * operator have tables of their own (internal-operations.ts, operator-operations.ts).
  */
 import { creditsOperations, creditsResource } from './credits-operations.ts';
+import { quotaOperations, quotaResource } from './quota.ts';
 import { endpointOperations, endpointResource } from './endpoint.ts';
 import { functionInvokeOperations, functionInvokeResource } from './function-invoke-operations.ts';
 import { functionOperations, functionResource } from './function-operations.ts';
@@ -46,6 +47,7 @@ export const operations = {
   ...regionOperations,
   ...managementOperations,
   ...creditsOperations,
+  ...quotaOperations,
   ...serviceOperations,
 } as const;
 
@@ -70,6 +72,7 @@ export const resources: readonly ApiResource[] = [
   regionResource,
   managementResource,
   creditsResource,
+  quotaResource,
   serviceResource,
 ];
 

@@ -21,6 +21,7 @@ import {
 } from './hosts.ts';
 import { OperatorAuditList, OperatorAuditQuery } from './operator-audit.ts';
 import { OrgParams } from './management.ts';
+import { QuotaList, QuotaRequest } from './quota.ts';
 import type { Operation } from './operation.ts';
 
 const unknownHost = 'There is no such host.';
@@ -110,6 +111,26 @@ export const operatorOperations = {
     query: CreditsQuery,
     success: { status: 200, response: { description: 'Newest first.', schema: GrantList } },
     errors: { 404: unknownOrg },
+  },
+  readQuotas: {
+    ...onOrg,
+    tag: 'Quotas',
+    method: 'GET',
+    path: '/operator/orgs/:id/quotas',
+    summary: 'Read the quotas of an organization, and what it uses',
+    success: { status: 200, response: { description: 'All quotas.', schema: QuotaList } },
+    errors: { 404: unknownOrg },
+  },
+  setQuotas: {
+    ...onOrg,
+    tag: 'Quotas',
+    method: 'PUT',
+    path: '/operator/orgs/:id/quotas',
+    summary: 'Set quotas of an organization',
+    description: 'Absent ones stay as they are. Null returns to the one of all organizations.',
+    body: QuotaRequest,
+    success: { status: 200, response: { description: 'All quotas.', schema: QuotaList } },
+    errors: { 400: 'A quota is not valid.', 404: unknownOrg },
   },
   setOverdraftLimit: {
     ...onOrg,

@@ -4,8 +4,6 @@ import {
   badRequest,
   clampLedgerLimit,
   formatAmount,
-  isUuid,
-  notFound,
   operatorOperations,
   parseAmount,
   quote,
@@ -14,20 +12,16 @@ import {
   type GrantRequest,
   type GrantResponse,
 } from '@releap/contract';
-import { queryOne, statement, type Database } from '@releap/database';
+import type { Database } from '@releap/database';
 import type { Planes } from '../http/planes.ts';
 import type { IdGenerator } from '../idempotency/id-generator.ts';
+import { requireOrgOfOperator } from '../management/access.ts';
 import { writeAudit } from '../management/audit.ts';
 import type { Billing } from './billing.ts';
 import { appendEntry, readBalance, readCredits, readGrants, setOverdraftLimit } from './ledger.ts';
 
 /** Names in the audit log. */
 const OPERATOR = { operator: 'operator' };
-
-const ORG = statement<{ id: string }>(
-  'credit-org',
-  `select id from organizations where id = $1 and deleted_at is null`,
-);
 
 export interface OperatorRoutes {
   database: Database;
@@ -37,11 +31,7 @@ export interface OperatorRoutes {
 export function creditOperatorRoutes({ operator }: Planes, context: OperatorRoutes): void {
   const { database, billing } = context;
 
-  async function organization(id: string): Promise<string> {
-    const row = isUuid(id) ? await queryOne(database.pool, ORG, [id]) : undefined;
-    if (row === undefined) throw notFound(`organization ${quote(id)} not found`);
-    return row.id;
-  }
+  const organization = (id: string): Promise<string> => requireOrgOfOperator(database.pool, id);
 
   async function grant(orgId: string, body: GrantRequest, ids: IdGenerator): Promise<GrantResponse> {
     const requestId = ids.uuid();

@@ -20,6 +20,7 @@ import {
   resolveRoot,
   type ResolvedRoot,
 } from '../images/resolve-root.ts';
+import { lockProject } from '../management/access.ts';
 import { BUILD_NEED } from '../images/routes.ts';
 import { IS_DELETED } from './deleted-name.ts';
 import { functionByName } from './functions.ts';
@@ -119,7 +120,7 @@ export async function deployFunction(
     if (image.type !== 'dockerfile') {
       const resolved = await resolveRoot(context.readImage, projectId, image);
       await assertAvailable(context.artifacts, projectId, resolved, region);
-      return writeVersion(database.pool, version, resolved);
+      return database.transaction((client) => writeVersion(client, version, resolved));
     }
     return database.transaction(async (client) => {
       const { imageId, jobId } = await putImage(client, projectId, imageOf(version, image), ids);
@@ -185,6 +186,7 @@ async function writeVersion(
   image: ResolvedRoot | { imageRef: string; imageId: string; jobId: string },
 ): Promise<Written> {
   const isBuilt = 'jobId' in image;
+  await lockProject(on, projectId);
   const written = await queryOne(on, DEPLOY, [
     functionId,
     projectId,

@@ -3,6 +3,7 @@ import { blobRefusal } from '../artifacts/blob-refusal.ts';
 import { BlobError } from '../artifacts/blob-store.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 import { isDatabaseUnavailable } from '@releap/database';
+import { asQuotaRefusal } from '../quotas/quotas.ts';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
 /** Maps any thrown value to the contract's error form. Only messages that are meant for clients are returned to them. */
@@ -14,6 +15,8 @@ function toApiError(error: unknown): ApiError {
       headers: unavailable('').headers,
       cause: error,
     });
+  const exceeded = asQuotaRefusal(error);
+  if (exceeded !== undefined) return exceeded;
   const { code, statusCode } = error as { code?: string; statusCode?: number };
   if (code === 'FST_ERR_CTP_BODY_TOO_LARGE') {
     return badRequest(`the request body is too large: at most ${BOUNDS.requestBodyBytes} bytes are allowed`);

@@ -1,5 +1,5 @@
 /** Leases image builds to runners, and fails those that take too long. */
-import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY } from '@releap/contract';
+import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, hasShare } from '@releap/contract';
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ControlLimits } from '../limits.ts';
@@ -43,6 +43,8 @@ export interface BuildQueueOptions {
   onChanged: (resources: readonly ChangedResource[]) => void;
 }
 
+/** An organization may have this many times as many builds under way as places are free: alone it leaves a quarter to newcomers. */
+const ORG_SHARE = 3;
 /** Most builds that are leased in one statement. */
 const LEASE_BATCH = 200;
 
@@ -83,6 +85,7 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     const busy = await queryAll(database.pool, BUSY, [ready.map(({ runnerId }) => runnerId)]);
     const builds = new Map(busy.map((row) => [row.runner_id, row.builds]));
     const given: { job: string; runner: string }[] = [];
+    const ofOrg = new Map(waiting.map(({ org_id, org_builds }) => [org_id, org_builds]));
     for (const job of waiting) {
       const able = ready
         .filter(({ region }) => job.region === null || job.region === region)
@@ -95,6 +98,10 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
         .toSorted((a, b) => a.builds - b.builds);
       const chosen = free.find(({ runnerId }) => runnerId === job.previous_runner_id) ?? free[0];
       if (chosen === undefined) continue;
+      const own = ofOrg.get(job.org_id) ?? 0;
+      const places = free.reduce((sum, one) => sum + limits.buildsPerRunner - one.builds, 0);
+      if (job.org_id !== null && !hasShare(own, places, ORG_SHARE)) continue;
+      ofOrg.set(job.org_id, own + 1);
       builds.set(chosen.runnerId, chosen.builds + 1);
       given.push({ job: job.id, runner: chosen.runnerId });
     }

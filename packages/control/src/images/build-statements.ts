@@ -18,12 +18,16 @@ const LEASABLE = `j.kind = 'build' and j.run_after <= now() and j.attempts < $1
   and (j.status = 'queued' or (j.status = 'running' and j.lease_until < now()))`;
 
 /**
- * What may be leased. Projects take turns: the first builds of all of them come before the second of any, and builds
- * under way count as turns that were taken. A project has at most so many under way; the service's own are not limited.
+ * What may be leased. Organizations take turns, and in each its projects: the first builds of all of them come before the second of
+ * any, and builds under way count as turns that were taken. A project has at most so many under way; the service's own are not limited.
  * `previous_runner_id`: where the image was built before, whose caches have most of it. $1 attempts, $2 regions, $3 rows, $4 builds of a project
  */
 export const WAITING = statement<{
   id: string;
+  /** Null: the service's own. */
+  org_id: string | null;
+  /** Builds under way of its organization. */
+  org_builds: number;
   region: string | null;
   dockerfile: boolean;
   docker: boolean;
@@ -31,22 +35,29 @@ export const WAITING = statement<{
 }>(
   'builds-waiting',
   `with busy as (
-     select project_id, count(*) as builds from jobs
-      where kind = 'build' and status = 'running' and lease_until >= now() group by project_id
+     select j.project_id, p.org_id, count(*) as builds from jobs j left join projects p on p.id = j.project_id
+      where j.kind = 'build' and j.status = 'running' and j.lease_until >= now() group by j.project_id, p.org_id
+   ), busy_orgs as (
+     select org_id, sum(builds)::integer as builds from busy where org_id is not null group by org_id
    ), waiting as (
-     select j.id, j.project_id, j.image_id, i.region, j.run_after, j.payload -> 'root' ->> 'type' = 'dockerfile' as dockerfile,
+     select j.id, j.project_id, p.org_id, j.image_id, i.region, j.run_after, j.payload -> 'root' ->> 'type' = 'dockerfile' as dockerfile,
             coalesce((j.payload ->> 'docker')::boolean, false) as docker, coalesce(b.builds, 0) + row_number() over (partition by j.project_id order by j.run_after, j.id) as turn
-       from jobs j left join images i on i.id = j.image_id
+       from jobs j left join images i on i.id = j.image_id left join projects p on p.id = j.project_id
        left join busy b on b.project_id is not distinct from j.project_id
       where j.status in ('queued', 'running') and ${LEASABLE} and (i.region is null or i.region = any($2::text[]))
+   ), turns as (
+     select w.*, coalesce(o.builds, 0) as org_builds,
+            coalesce(o.builds, 0) + row_number() over (partition by w.org_id order by w.turn, w.run_after, w.id) as org_turn
+       from waiting w left join busy_orgs o on o.org_id = w.org_id
+      where w.project_id is null or w.turn <= $4
    )
-   select w.id, w.region, w.dockerfile, w.docker, before.runner_id as previous_runner_id
-     from (select * from waiting where project_id is null or turn <= $4 order by turn, run_after, id limit $3) w
+   select w.id, w.org_id, w.org_builds, w.region, w.dockerfile, w.docker, before.runner_id as previous_runner_id
+     from (select * from turns order by (project_id is null) desc, org_turn, run_after, id limit $3) w
      left join lateral (
        select runner_id from jobs where image_id = w.image_id and id <> w.id and runner_id is not null
         order by created_at desc limit 1
      ) before on true
-    order by w.turn, w.run_after, w.id`,
+    order by (w.project_id is null) desc, w.org_turn, w.run_after, w.id`,
 );
 
 /** Builds under way of these runners. $1 runners */

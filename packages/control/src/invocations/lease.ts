@@ -13,6 +13,7 @@ const SMALL_PAYLOAD_BYTES = 64 * 1024;
 
 export interface WaitingFunction {
   id: string;
+  org_id: string;
   region: string;
   max_concurrency: number | null;
   max_instances: number | null;
@@ -24,6 +25,7 @@ export interface LeasedInvocation {
   attempt: number;
   source: InvocationSource;
   project_id: string;
+  org_id: string;
   function_id: string;
   /** Of the function. */
   name: string;
@@ -58,8 +60,9 @@ const WAITING = statement<WaitingFunction>(
               where i.status = 'pending' and i.function_id > w.id order by i.function_id limit 1)
        from waiting w where w.id is not null
    )
-   select f.id, f.region, v.max_concurrency, v.max_instances
+   select f.id, p.org_id, f.region, v.max_concurrency, v.max_instances
      from (select id from waiting where id is not null limit $2) w join functions f on f.id = w.id
+     join projects p on p.id = f.project_id
      left join function_versions v on v.function_id = f.id and v.version = f.current_version
     order by f.id`,
 );
@@ -81,10 +84,10 @@ const LEASE = statement<LeasedInvocation>(
        from picked p where i.id = p.id and i.queued_at = p.queued_at and i.status = 'pending'
      returning i.id, i.queued_at, i.attempt, i.source, i.project_id, i.function_id
    )
-   select l.*, f.name, f.region, v.version, v.timeout_s, coalesce(b.content_type, '') as content_type, b.headers,
+   select l.*, p.org_id, f.name, f.region, v.version, v.timeout_s, coalesce(b.content_type, '') as content_type, b.headers,
           coalesce(octet_length(b.body), 0) as size,
           case when coalesce(octet_length(b.body), 0) <= $4 then coalesce(b.body, ''::bytea) end as body
-     from leased l join functions f on f.id = l.function_id
+     from leased l join functions f on f.id = l.function_id join projects p on p.id = f.project_id
      left join function_versions v on v.function_id = f.id and v.version = f.current_version
      left join invocation_payloads b on b.invocation_id = l.id
     order by l.queued_at`,

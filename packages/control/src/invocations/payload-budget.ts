@@ -1,6 +1,6 @@
 /** Bounds the memory of large payloads that are being sent: a gateway reads a body only once an instance is there. */
 
-/** Of all functions, and of one. */
+/** Of all organizations, and of one. */
 const TOTAL_BYTES = 64 * 1024 * 1024;
 const SHARE_BYTES = 16 * 1024 * 1024;
 
@@ -16,8 +16,8 @@ export class PayloadBudget {
   #total = 0;
 
   /**
-   * Resolves once there is memory for this payload. First come, first served, except those of functions that have their share.
-   * @param key the function
+   * Resolves once there is memory for this payload. First come, first served, except those of organizations that have their share.
+   * @param key the organization
    * @returns gives the memory back; more calls do nothing
    */
   async take(key: string, bytes: number, signal: AbortSignal): Promise<() => void> {
@@ -47,7 +47,7 @@ export class PayloadBudget {
     };
   }
 
-  /** One payload of a function always fits its share. */
+  /** One payload of an organization always fits its share. */
   #fits(key: string, bytes: number): boolean {
     const held = this.#held.get(key) ?? 0;
     return this.#total + bytes <= TOTAL_BYTES && (held === 0 || held + bytes <= SHARE_BYTES);

@@ -2,6 +2,7 @@
  * Runs waiting invocations: leases them, calls a gateway for each, and records how they have ended. Every control server has
  * one. Whatever dies, an invocation is run at least once and ends exactly once: its end is fenced by the attempt (lease.ts).
  */
+import { FairShare } from '@releap/contract';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Prices } from '../billing/prices.ts';
@@ -60,6 +61,8 @@ export interface WorkerOptions {
   /** More new invocations wait than this server may run now. */
   onBacklog?: () => void;
   leaseMs?: number;
+  /** Most invocations in progress here. */
+  window?: number;
   retryMs?: number;
 }
 
@@ -90,6 +93,7 @@ export function createWorker(options: WorkerOptions): Worker {
     log,
     onBacklog,
     leaseMs = LEASE_MS,
+    window = SERVER_WINDOW,
     retryMs = RETRY_MS,
   } = options;
   const stop = new AbortController();
@@ -99,6 +103,8 @@ export function createWorker(options: WorkerOptions): Worker {
   const running = new Map<string, Running>();
   const tasks = new Set<Promise<void>>();
   const perFunction = new Map<string, number>();
+  /** What is in progress, by organization. */
+  const places = new FairShare<string>(window);
   let passing: Promise<void> | undefined;
   let timer: NodeJS.Timeout | undefined;
   let again = false;
@@ -116,17 +122,23 @@ export function createWorker(options: WorkerOptions): Worker {
       ? FUNCTION_WINDOW
       : Math.min(FUNCTION_WINDOW, Math.max(FUNCTION_WINDOW_MIN, 2 * instances * concurrency));
 
-  /** Each function may take half of what is free, so that those with long invocations leave some to the others. */
+  /** Organizations share the places, and each function may take half of what its organization may. */
   function share(functions: readonly WaitingFunction[]): Map<string, number> {
-    let free = SERVER_WINDOW - tasks.size;
     const wanted = new Map<string, number>();
+    const planned: string[] = [];
     for (const one of functions) {
       if ((notBefore.get(one.region) ?? 0) > performance.now()) continue;
-      const most = Math.min(windowOf(one) - (perFunction.get(one.id) ?? 0), Math.ceil(free / 2));
+      const bound = windowOf(one) - (perFunction.get(one.id) ?? 0);
+      const most = Math.min(bound, Math.ceil(places.mayTakeCount(one.org_id) / 2));
       if (most <= 0) continue;
       wanted.set(one.id, most);
-      free -= most;
+      for (let count = 0; count < most; count++) {
+        places.take(one.org_id);
+        planned.push(one.org_id);
+      }
     }
+    // They are taken by what is leased.
+    for (const orgId of planned) places.release(orgId);
     return wanted;
   }
 
@@ -147,7 +159,7 @@ export function createWorker(options: WorkerOptions): Worker {
         if (isFromStart) return;
         isFromStart = true;
       }
-      if (stop.signal.aborted || tasks.size >= SERVER_WINDOW) return;
+      if (stop.signal.aborted || tasks.size >= window) return;
     }
   }
 
@@ -183,17 +195,19 @@ export function createWorker(options: WorkerOptions): Worker {
   }
 
   function start(invocation: LeasedInvocation): void {
-    const { id, function_id: functionId } = invocation;
+    const { id, function_id: functionId, org_id: orgId } = invocation;
     const one: Running = { invocation, controller: new AbortController() };
     if (stop.signal.aborted) one.controller.abort();
     running.set(id, one);
     perFunction.set(functionId, (perFunction.get(functionId) ?? 0) + 1);
+    places.take(orgId);
     const task = run(one)
       .catch((error: unknown) =>
         log.error({ err: error, invocation: id }, 'an invocation could not be ended'),
       )
       .finally(() => {
         tasks.delete(task);
+        places.release(orgId);
         if (running.get(id) === one) running.delete(id);
         const left = (perFunction.get(functionId) ?? 1) - 1;
         if (left === 0) perFunction.delete(functionId);
@@ -233,9 +247,9 @@ export function createWorker(options: WorkerOptions): Worker {
     invocation: LeasedInvocation,
     signal: AbortSignal,
   ): Promise<SendOutcome | undefined> {
-    const { id, name, size, region, project_id: projectId, function_id: functionId } = invocation;
+    const { id, name, size, region, project_id: projectId, org_id: orgId } = invocation;
     const isLarge = invocation.body === null;
-    const release = isLarge ? await budget.take(functionId, size, signal) : () => undefined;
+    const release = isLarge ? await budget.take(orgId, size, signal) : () => undefined;
     try {
       const body = invocation.body ?? (await readBody(database.pool, id));
       // Another attempt has ended it.

@@ -35,6 +35,11 @@ const ORG_READ = statement<OrgAccess>(
      from organizations o join members m on m.org_id = o.id and m.user_id = $2
     where o.id = $1 and o.deleted_at is null`,
 );
+/** $1 organization */
+const ORG_EXISTS = statement(
+  'access-org-exists',
+  'select 1 from organizations where id = $1 and deleted_at is null',
+);
 const ORG_LOCK = statement('access-org-lock', 'select 1 from organizations where id = $1 for no key update');
 
 const PROJECT_READ = statement<ProjectAccess>(
@@ -94,6 +99,20 @@ export async function requireProject(
   const project = await look(on, [projectId, caller.userId], PROJECT_READ, lock ? PROJECT_LOCK : null);
   if (project === undefined) throw projectNotFound(projectId);
   return project;
+}
+
+/**
+ * Counts and inserts of one project that its bounds limit wait here for each other until the end of the transaction. Rows that only
+ * refer to the project can still be written.
+ */
+export async function lockProject(on: Queryable, projectId: string): Promise<void> {
+  await queryAll(on, PROJECT_LOCK, [projectId]);
+}
+
+/** @returns the id of an organization for the operator, who is no member. @throws 404 */
+export async function requireOrgOfOperator(on: Queryable, orgId: string): Promise<string> {
+  if (!isUuid(orgId) || (await queryOne(on, ORG_EXISTS, [orgId])) === undefined) throw orgNotFound(orgId);
+  return orgId;
 }
 
 function orgNotFound(id: string): ApiError {

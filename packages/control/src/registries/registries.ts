@@ -12,6 +12,7 @@ import {
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Encryption } from '../encryption/encryption.ts';
+import { lockProject } from '../management/access.ts';
 import type { Within } from '../management/project-scope.ts';
 import { withTransaction } from '../secrets/secrets.ts';
 
@@ -71,6 +72,7 @@ export function createRegistries(database: Database, encryption: Encryption): Re
         name: host,
       });
       await withTransaction(database, within, async (on) => {
+        await lockProject(on, projectId);
         const written = await queryOne(on, PUT, [
           projectId,
           host,

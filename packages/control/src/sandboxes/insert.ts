@@ -20,6 +20,7 @@ import {
   type SnapshotRow,
   type StoredSpec,
 } from '@releap/database';
+import { asQuotaRefusal } from '../quotas/quotas.ts';
 import { pinned } from './assignment.ts';
 import type { Minted } from '../secrets/placeholders.ts';
 import { CREATIONS, type CreationName } from './transitions.ts';
@@ -106,6 +107,7 @@ const INSERT_PLACED = insert('sandbox-insert-placed', columns('s', SANDBOX_COLUM
 
 /**
  * Inserts a new sandbox, placed or to be placed.
+ * @throws 429 when a quota of its organization would be exceeded
  * @param on for a snapshot or a fork: a transaction of the caller's, which keeps the snapshot from deletion
  *   (`keepSnapshot`) or has locked the source, and has copied its secrets (`copySecrets`) into `spec.env`
  * @returns its row when it is already placed (a fork): announce it after the commit
@@ -148,7 +150,7 @@ export async function createSandbox(
     initial.has_memory,
     source.kind === 'fork' ? source.from.id : null,
     spec.volumeCount ?? 0,
-  ]);
+  ]).catch((error: unknown) => Promise.reject((asQuotaRefusal(error) ?? error) as Error));
   return runnerId === null ? undefined : written;
 }
 

@@ -1,3 +1,4 @@
+import { FairShare } from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
 
 const PENDING = statement<{ id: string; org_id: string }>(
@@ -29,16 +30,14 @@ export interface QueueRefusal {
 /**
  * Counts the sandboxes that wait for a host without a query for each create.
  *
- * No organization can fill the queue: it may have at most `share` times as many waiting as places are free (dynamic
- * thresholds, Choudhury and Hahne 1998). With a share of 1 an organization that is alone gets half of the queue, two
- * busy ones a third each, and a newcomer always finds places free.
+ * No organization can fill the queue: they share its places (`FairShare`).
  */
 export class CreateQueue {
   readonly #database: Database;
   readonly #limits: CreateQueueLimits;
   /** The organization of each. */
   #ids = new Map<string, string>();
-  #ofOrg = new Map<string, number>();
+  #places: FairShare<string>;
   /** Admitted too late for the query in progress to have seen them. */
   readonly #recent = new Map<string, string>();
   /** Of these, the ones that are not inserted yet. */
@@ -47,6 +46,7 @@ export class CreateQueue {
   constructor(database: Database, limits: CreateQueueLimits) {
     this.#database = database;
     this.#limits = limits;
+    this.#places = new FairShare(limits.most, limits.share);
   }
 
   get waiting(): number {
@@ -55,23 +55,21 @@ export class CreateQueue {
 
   /** Takes a place for a sandbox of this organization, or returns the refusal. */
   admit(id: string, orgId: string): QueuePlace | QueueRefusal {
-    const { most, share } = this.#limits;
-    const free = most - this.waiting;
-    if (free <= 0) {
+    const { most } = this.#limits;
+    if (this.#places.free === 0) {
       return {
         refused: `${this.waiting} sandboxes are already waiting for a host, of at most ${most}`,
       };
     }
-    const own = this.#ofOrg.get(orgId) ?? 0;
-    if (own >= share * free) {
+    if (!this.#places.mayTake(orgId)) {
       return {
         refused:
-          `${own} sandboxes of this organization are already waiting for a host, which is its fair share of the ` +
+          `${this.#places.of(orgId)} sandboxes of this organization are already waiting for a host, which is its fair share of the ` +
           `${most} that may wait in total (${this.waiting} do)`,
       };
     }
     this.#ids.set(id, orgId);
-    this.#ofOrg.set(orgId, own + 1);
+    this.#places.take(orgId);
     this.#recent.set(id, orgId);
     this.#coming.add(id);
     return {
@@ -81,10 +79,7 @@ export class CreateQueue {
       withdraw: () => {
         this.#coming.delete(id);
         this.#recent.delete(id);
-        if (!this.#ids.delete(id)) return;
-        const left = (this.#ofOrg.get(orgId) ?? 1) - 1;
-        if (left > 0) this.#ofOrg.set(orgId, left);
-        else this.#ofOrg.delete(orgId);
+        if (this.#ids.delete(id)) this.#places.release(orgId);
       },
     };
   }
@@ -95,7 +90,7 @@ export class CreateQueue {
     const rows = await queryAll(this.#database.pool, PENDING, [this.#limits.most]);
     for (const id of known) this.#recent.delete(id);
     this.#ids = new Map([...rows.map(({ id, org_id }) => [id, org_id] as const), ...this.#recent]);
-    this.#ofOrg = new Map();
-    for (const org of this.#ids.values()) this.#ofOrg.set(org, (this.#ofOrg.get(org) ?? 0) + 1);
+    this.#places = new FairShare(this.#limits.most, this.#limits.share);
+    for (const org of this.#ids.values()) this.#places.take(org);
   }
 }

@@ -85,13 +85,14 @@ const ANY_READY = statement<{ n: number }>(
   'schedule-any-ready',
   `select 1 as n from runners where status = 'online' and ready and draining_since is null limit 1`,
 );
-/** Non-spot first: capacity of evicted spot sandboxes must not go to other spot sandboxes. */
+/** Non-spot first: capacity of evicted spot sandboxes must not go to other spot sandboxes. Then organizations take turns. */
 const PENDING = statement<PendingRow>(
   'schedule-pending',
   `select s.id, ${NEED}, extract(epoch from now() - s.created_at)::double precision * 1000 as waited_ms,
           v.runner_id as reserved_runner_id
-     from sandboxes s left join scheduler_reservations v on v.sandbox_id = s.id
-    where s.status = 'pending' order by s.spot, s.created_at limit $1`,
+     from sandboxes s join projects p on p.id = s.project_id left join scheduler_reservations v on v.sandbox_id = s.id
+    where s.status = 'pending'
+    order by s.spot, row_number() over (partition by s.spot, p.org_id order by s.created_at), s.created_at limit $1`,
 );
 /** A region's row stays until it is replaced; it is valid only while its sandbox is pending. */
 const RESERVE = statement(

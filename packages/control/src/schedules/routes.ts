@@ -12,6 +12,7 @@ import {
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import { requireFunction } from '../functions/functions.ts';
 import type { Planes } from '../http/planes.ts';
+import { lockProject } from '../management/access.ts';
 import { firstRun } from './cron.ts';
 
 type ScheduleRow = Omit<ScheduleRecord, 'next_run_at' | 'last_run_at'> & {
@@ -20,7 +21,7 @@ type ScheduleRow = Omit<ScheduleRecord, 'next_run_at' | 'last_run_at'> & {
 };
 
 /**
- * A repeated request finds its row. Creates of one function at the same moment may exceed the bound by their number.
+ * A repeated request finds its row.
  * $1 id, $2 function, $3 cron, $4 payload, $5 enabled, $6 next time, $7 most schedules
  */
 const INSERT = statement<{ next_run_at: Date | null }>(
@@ -64,15 +65,18 @@ export function scheduleRoutes({ workload }: Planes, { database }: { database: D
       const next = firstRun(cron, new Date());
       const { id: functionId } = await requireFunction(pool, principal.projectId, name);
       const id = ids.uuid();
-      const row = await queryOne(pool, INSERT, [
-        id,
-        functionId,
-        cron,
-        JSON.stringify(payload),
-        enabled,
-        enabled ? next : null,
-        BOUNDS.schedulesPerFunction,
-      ]);
+      const row = await database.transaction(async (client) => {
+        await lockProject(client, principal.projectId);
+        return await queryOne(client, INSERT, [
+          id,
+          functionId,
+          cron,
+          JSON.stringify(payload),
+          enabled,
+          enabled ? next : null,
+          BOUNDS.schedulesPerFunction,
+        ]);
+      });
       if (row === undefined)
         throw badRequest(
           `function ${quote(name)} has ${BOUNDS.schedulesPerFunction} schedules already: delete one first`,

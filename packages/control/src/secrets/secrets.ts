@@ -12,6 +12,7 @@ import {
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { Encryption } from '../encryption/encryption.ts';
+import { lockProject } from '../management/access.ts';
 import type { Within } from '../management/project-scope.ts';
 import { isMountedCredential, isStoreCredential } from '../object-stores/credential-secrets.ts';
 
@@ -95,6 +96,7 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
       const secret = resolveSecretWrite(name, body);
       const sealed = await encryption.encrypt(secret.value, { kind: 'secret', projectId, name });
       await withTransaction(database, within, async (on) => {
+        await lockProject(on, projectId);
         const written = await queryOne(on, PUT, [
           newUuid(),
           projectId,
@@ -149,16 +151,15 @@ export async function eraseUnused(on: Queryable, id: string | null = null): Prom
   return (await queryAll(on, ERASE, [id])).length;
 }
 
-/** One transaction with `within`, or the statement alone where there is nothing beside it. */
+/** One transaction, with `within` if there is something beside the work. */
 export async function withTransaction<T>(
   database: Database,
   within: Within | undefined,
   work: (on: Queryable) => Promise<T>,
 ): Promise<T> {
-  if (within === undefined) return work(database.pool);
   return database.transaction(async (client) => {
     const result = await work(client);
-    await within(client);
+    await within?.(client);
     return result;
   });
 }

@@ -2,6 +2,7 @@
 import {
   ApiError,
   badGateway,
+  FairShare,
   type GatewayFunction,
   NotTriedYet,
   overloaded,
@@ -31,7 +32,9 @@ const RETRY_AFTER_SECS = 5;
 export interface DispatcherLimits {
   /** How long a request waits for an instance. */
   queueMs: number;
-  /** Most requests that wait, of one version and of all. */
+  /** Most requests that are open, whose places organizations share. */
+  calls: number;
+  /** Most requests that wait, of one version and of all, whose places organizations share. */
   waitingOfVersion: number;
   waiting: number;
   /** How long the handler of a new instance may take until it listens. */
@@ -44,6 +47,7 @@ export interface DispatcherLimits {
 
 export const DISPATCHER_LIMITS: DispatcherLimits = {
   queueMs: 30_000,
+  calls: 10_000,
   waitingOfVersion: 2_000,
   waiting: 10_000,
   listenMs: 120_000,
@@ -106,19 +110,23 @@ export class Dispatcher {
   readonly #runners = new EndpointPools(RUNNER_TIMEOUTS);
   readonly #versions = new Map<string, Version>();
   #ticker: NodeJS.Timeout | undefined;
-  /** Requests that wait, of all versions. */
-  #waiting = 0;
+  /** Requests that are open, by organization: each is a connection of the gateway. */
+  readonly #calls: FairShare<string>;
+  /** Of these, the ones that wait. */
+  readonly #waiting: FairShare<string>;
   #isClosed = false;
   #isDraining = false;
 
   constructor(options: DispatcherOptions) {
     this.#options = options;
+    this.#calls = new FairShare(options.limits.calls);
+    this.#waiting = new FairShare(options.limits.waiting);
   }
 
   /** Of all versions. */
   load(): DispatcherLoad {
     const load = {
-      waiting: this.#waiting,
+      waiting: this.#waiting.total,
       served: 0,
       instances: { starting: 0, serving: 0, frozen: 0, ending: 0 },
     };
@@ -146,14 +154,34 @@ export class Dispatcher {
     if (this.#isClosed || (this.#isDraining && this.#versions.get(called.version_id)?.isServing !== true))
       throw unavailable('the gateway is stopping; try again');
     const version = this.#versionOf(called);
-    const { waiting, waitingOfVersion } = this.#options.limits;
-    if (this.#waiting >= waiting || version.waiting >= waitingOfVersion)
+    const owner = called.org_id ?? called.project_id;
+    if (!this.#calls.mayTake(owner)) throw overloaded('too many calls are open already', RETRY_AFTER_SECS);
+    this.#calls.take(owner);
+    try {
+      const slot = await this.#acquire(version, owner, signal, isPatient);
+      return {
+        ...slot,
+        done: (end) => {
+          this.#calls.release(owner);
+          slot.done(end);
+        },
+      };
+    } catch (error) {
+      this.#calls.release(owner);
+      throw error;
+    }
+  }
+
+  async #acquire(version: Version, owner: string, signal: AbortSignal, isPatient: boolean): Promise<Slot> {
+    // One that waits for nothing takes no place.
+    if (version.hasCapacity) return await version.acquire(signal, isPatient);
+    if (version.waiting >= this.#options.limits.waitingOfVersion || !this.#waiting.mayTake(owner))
       throw overloaded('too many calls wait for an instance already', RETRY_AFTER_SECS);
-    this.#waiting++;
+    this.#waiting.take(owner);
     try {
       return await version.acquire(signal, isPatient);
     } finally {
-      this.#waiting--;
+      this.#waiting.release(owner);
     }
   }
 
@@ -259,6 +287,10 @@ class Version {
 
   get waiting(): number {
     return this.#queue.waiting;
+  }
+
+  get hasCapacity(): boolean {
+    return this.#queue.hasCapacity;
   }
 
   configure(called: GatewayFunction): void {

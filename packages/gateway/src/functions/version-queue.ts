@@ -130,6 +130,11 @@ export class VersionQueue<T> {
     return this.#waiting.size;
   }
 
+  /** Whether an instance would get a further request at once. */
+  get hasCapacity(): boolean {
+    return this.#waiting.size === 0 && this.#leastLoaded() !== undefined;
+  }
+
   /** Whether an instance serves requests. */
   get isServing(): boolean {
     return [...this.#instances.values()].some(isServing);

@@ -66,6 +66,38 @@ test('a call is refused at once when too many wait already, of its function or o
   assert.deepEqual(await Promise.all(answers.map((answer) => answer.text())), ['a', 'b', 'd']);
 });
 
+test('calls of one organization that wait leave places to others, and none is needed for an idle instance', async () => {
+  const small = await world.gateway({ waiting: 4 });
+  const started = Promise.withResolvers<void>();
+  const [flooding, other] = [newUuid(), newUuid()];
+  const { decideInstance } = world;
+  world.define({ org_id: other });
+  const served = world.called;
+  assert.equal((await call('first', {}, small)).status, 200);
+  world.decideInstance = async () => {
+    await started.promise;
+    return await world.startInstance();
+  };
+  // Functions of two projects.
+  const waiting: Promise<Response>[] = [];
+  for (const text of ['one', 'two']) {
+    const { version_id: id } = world.define({ org_id: flooding });
+    waiting.push(call(text, {}, small));
+    await until(() => world.control.asked.some(({ target }) => target.version_id === id));
+  }
+  world.define({ org_id: flooding });
+  const refused = await call('flood', {}, small);
+  assert.deepEqual(await errorOf(refused), [429, 'too many calls wait for an instance already']);
+  world.called = served;
+  assert.equal(await (await call('again', {}, small)).text(), 'again');
+  world.define({ org_id: other });
+  const late = call('other', {}, small);
+  started.resolve();
+  assert.equal(await (await late).text(), 'other');
+  assert.deepEqual(await Promise.all(waiting.map(async (one) => (await one).status)), [200, 200]);
+  world.decideInstance = decideInstance;
+});
+
 test('what control refuses for all is answered at once', async () => {
   for (const [status, error] of [
     [402, 'no credits are left'],

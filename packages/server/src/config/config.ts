@@ -1,6 +1,6 @@
 import path from 'node:path';
 import { parseAmount } from '@releap/contract';
-import type { OvercommitTier, RateLimits, StoreOptions } from '@releap/control';
+import type { ControlLimits, OvercommitTier, RateLimits, StoreOptions } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
@@ -68,6 +68,7 @@ export interface Config {
   compatSnapshot?: string;
   createQueue: number;
   createQueueShare: number;
+  quotas: ControlLimits['quotas'];
   buildsPerProject: number;
   buildContextBytes: number;
   retentionDays: number;
@@ -209,6 +210,15 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     ...compact({ compatSnapshot: get('RELEAP_COMPAT_SNAPSHOT') }),
     createQueue: get('RELEAP_CREATE_QUEUE'),
     createQueueShare: get('RELEAP_CREATE_QUEUE_SHARE'),
+    quotas: {
+      sandboxes: get('RELEAP_QUOTA_SANDBOXES'),
+      cores: get('RELEAP_QUOTA_CORES'),
+      memory_mib: Number(get('RELEAP_QUOTA_MEMORY_GIB')) * 1024,
+      function_instances: get('RELEAP_QUOTA_INSTANCES'),
+      stored_bytes: Number(get('RELEAP_QUOTA_STORAGE_GIB')) * 2 ** 30,
+      pending_invocations: get('RELEAP_QUOTA_INVOCATIONS'),
+      pending_invocation_bytes: Number(get('RELEAP_QUOTA_INVOCATION_MIB')) * 2 ** 20,
+    },
     buildsPerProject: get('RELEAP_BUILDS_PER_PROJECT'),
     buildContextBytes: Number(get('RELEAP_BUILD_CONTEXT_MIB')) * 2 ** 20,
     retentionDays: get('RELEAP_RETENTION_DAYS'),

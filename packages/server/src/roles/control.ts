@@ -47,6 +47,7 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       ...CONTROL_LIMITS,
       createQueue: config.createQueue,
       createQueueShare: config.createQueueShare,
+      quotas: config.quotas,
       buildsPerProject: config.buildsPerProject,
       buildContextBytes: config.buildContextBytes,
       retentionDays: config.retentionDays,

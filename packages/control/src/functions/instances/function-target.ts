@@ -101,7 +101,7 @@ export function functionTarget({
       const { version_id, version } = found;
       const dispatched = credential.type === 'service';
       return {
-        function: { ...found, version_id, version, ...(dispatched ? { dispatched } : {}) },
+        function: { ...found, org_id: orgId, version_id, version, ...(dispatched ? { dispatched } : {}) },
         credential,
       };
     },

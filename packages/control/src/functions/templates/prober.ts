@@ -2,7 +2,7 @@
  * Tries pending versions: one instance is started, and when its handler listens, the version can serve. The instance is deleted
  * afterwards. Progress is in rows, so that any server continues after another one.
  */
-import { ApiError } from '@releap/contract';
+import { ApiError, FairShare } from '@releap/contract';
 import type { ControlContext } from '../../context.ts';
 import type { TargetEnd } from '../../gateways/target-resolver.ts';
 import { pinned } from '../../sandboxes/assignment.ts';
@@ -11,8 +11,11 @@ import { createVersionStates } from '../version-states.ts';
 import { dueVersions, readSandbox, recordCapture, type DueVersion } from './attempts.ts';
 import { HandlerError, waitUntilListening } from './handler.ts';
 
-/** Versions that one server tries at a time; of one organization one less, so that others need not wait for handlers that do not listen. */
-const CONCURRENT = 4;
+/** Versions that one server tries at a time, shared by organizations. */
+const CONCURRENT = 8;
+/** Of these, those of organizations whose newest try has failed within this time, in milliseconds; one each. */
+const CONCURRENT_FAILING = 3;
+const FAILING_MS = 600_000;
 /** Versions without a server that one pass looks at. */
 const BATCH = 32;
 /** Pause before a version is tried again that had no capacity or whose host failed, in milliseconds. */
@@ -74,7 +77,10 @@ export function createProber({
 >): Prober {
   const states = createVersionStates(database, events);
   const stop = new AbortController();
-  const trying = new Map<string, { orgId: string; done: Promise<void> }>();
+  const trying = new Map<string, Promise<void>>();
+  const places = new FairShare<string>(CONCURRENT);
+  /** Organizations whose newest version did not listen, until when, on the monotonic clock. */
+  const failing = new Map<string, number>();
   /** When a version may be tried again, on the monotonic clock. */
   const notBefore = new Map<string, number>();
 
@@ -135,12 +141,21 @@ export function createProber({
   }
 
   async function tryVersion(version: DueVersion): Promise<void> {
+    const { org_id: orgId } = version;
     try {
-      await attempt(version).catch((error: unknown) => decide(version, error));
+      await attempt(version).then(
+        () => failing.delete(orgId),
+        (error: unknown) => {
+          if (error instanceof HandlerError || error instanceof InstanceEnded)
+            failing.set(orgId, performance.now() + FAILING_MS);
+          return decide(version, error);
+        },
+      );
     } catch (error) {
       log.error({ err: error, version: version.id }, 'the outcome of a try was not stored; retrying');
     } finally {
       trying.delete(version.id);
+      places.release(orgId);
       changes.changed([version.id]);
     }
   }
@@ -149,13 +164,23 @@ export function createProber({
     if (stop.signal.aborted || trying.size >= CONCURRENT) return;
     const now = performance.now();
     for (const [id, at] of notBefore) if (at <= now) notBefore.delete(id);
+    for (const [orgId, until] of failing) if (until <= now) failing.delete(orgId);
     for (const version of await dueVersions(database.pool, serverId, BATCH)) {
       if (stop.signal.aborted || trying.size >= CONCURRENT) return;
       const { id, org_id: orgId } = version;
       if (trying.has(id) || notBefore.has(id)) continue;
-      if ([...trying.values()].filter((one) => one.orgId === orgId).length >= CONCURRENT - 1) continue;
-      trying.set(id, { orgId, done: tryVersion(version) });
+      if (!mayTry(orgId)) continue;
+      places.take(orgId);
+      trying.set(id, tryVersion(version));
     }
+  }
+
+  /** Handlers that do not listen hold a place for minutes: organizations that deploy them have few. */
+  function mayTry(orgId: string): boolean {
+    if (!places.mayTake(orgId)) return false;
+    if (!failing.has(orgId)) return true;
+    const busy = [...places.held.keys()].filter((other) => failing.has(other));
+    return !busy.includes(orgId) && busy.length < CONCURRENT_FAILING;
   }
 
   events.on('versions-pending', () => {
@@ -166,7 +191,7 @@ export function createProber({
     sweep,
     async [Symbol.asyncDispose]() {
       stop.abort(new Error('the server is stopping'));
-      await Promise.all([...trying.values()].map(({ done }) => done));
+      await Promise.all(trying.values());
     },
   };
 }

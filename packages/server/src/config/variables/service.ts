@@ -7,7 +7,18 @@ const Rate = Type.Integer({ minimum: 0, maximum: 100_000_000 });
 
 const Overcommit = Type.Number({ minimum: 1, maximum: 100 });
 
+const Quota = Type.Integer({ minimum: 0, maximum: 1_000_000_000 });
+
 export const BUILTIN_IMAGE_NAMES = ['busybox', 'debian'] as const;
+
+const quota = (value: number, unit: string, description: string) =>
+  variable({
+    schema: Quota,
+    default: value,
+    unit,
+    description: `${description}; more is refused with 429. An operator sets others for single organizations.`,
+    group: 'The service',
+  });
 
 export const THE_SERVICE = {
   RELEAP_REGION: variable({
@@ -55,6 +66,29 @@ export const THE_SERVICE = {
       'further creates are refused with 429. With 1, a single organization gets half of the queue, two busy ones a third each.',
     group: 'The service',
   }),
+  RELEAP_QUOTA_SANDBOXES: quota(
+    20_000,
+    'sandboxes',
+    'Most sandboxes of one organization, also stopped and paused ones',
+  ),
+  RELEAP_QUOTA_CORES: quota(
+    20_000,
+    'cores',
+    'Most cores that are guaranteed to the sandboxes and function instances of one organization',
+  ),
+  RELEAP_QUOTA_MEMORY_GIB: quota(65_536, 'GiB', 'Most memory that is guaranteed to them'),
+  RELEAP_QUOTA_INSTANCES: quota(10_000, 'instances', 'Most function instances of one organization'),
+  RELEAP_QUOTA_STORAGE_GIB: quota(
+    65_536,
+    'GiB',
+    'What images, snapshots and volumes of one organization may take before no new ones are made',
+  ),
+  RELEAP_QUOTA_INVOCATIONS: quota(
+    250_000,
+    'invocations',
+    'Most spawned, mapped and scheduled invocations of one organization that have not ended',
+  ),
+  RELEAP_QUOTA_INVOCATION_MIB: quota(8_192, 'MiB', 'Most bytes of their payloads'),
   RELEAP_BUILDS_PER_PROJECT: variable({
     schema: Positive,
     default: 2,

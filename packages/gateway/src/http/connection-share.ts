@@ -1,0 +1,31 @@
+/** Shares the connections of a gateway among the addresses that it is reached from. */
+import type { Server } from 'node:http';
+import type { Socket } from 'node:net';
+import { FairShare } from '@releap/contract';
+import { engineClientOf } from '../engine/engine-listener.ts';
+import { subjectOf } from '../ssh/login-limiter.ts';
+
+const LOOPBACK_V6 = subjectOf('::1');
+
+/**
+ * No address can hold all connections: it may have as many as are free. A further one is closed at once. Those of this machine are
+ * not counted by address, since a proxy here speaks for many clients.
+ */
+export function shareConnections(server: Server, connections: number): void {
+  server.maxConnections = connections;
+  const places = new FairShare<string>(connections);
+  server.on('connection', (socket: Socket) => {
+    const address = engineClientOf(socket)?.address ?? socket.remoteAddress;
+    if (address === undefined) return;
+    const network = subjectOf(address);
+    if (isLoopback(network)) return;
+    if (!places.mayTake(network)) {
+      socket.destroy();
+      return;
+    }
+    places.take(network);
+    socket.once('close', () => places.release(network));
+  });
+}
+
+const isLoopback = (network: string): boolean => network.startsWith('127.') || network === LOOPBACK_V6;
