@@ -142,6 +142,16 @@ describe('rlp org', () => {
     assert.match(last.stderr, /^rlp: the last owner of an organization cannot be removed/);
   });
 
+  test('quotas: what may be used and what is, for members only', async () => {
+    await using ada = await accounts.signedIn('ada');
+    await using grace = await accounts.signedIn('grace');
+    const org = await makeOrg(ada, 'quotas');
+    const outcome = await ada.rlp(['org', 'quotas', org]);
+    assert.equal(outcome.code, 0, outcome.stderr);
+    assert.deepEqual(rows(outcome)[0], ['sandboxes', '0', '20000']);
+    assert.equal((await grace.rlp(['org', 'quotas', org])).code, 4);
+  });
+
   test('audit: newest first, as much as is asked for', async () => {
     await using ada = await accounts.signedIn('ada');
     const projects: string[] = [];

@@ -1,7 +1,7 @@
 /** The rule by which organizations share places. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { FairShare, hasShare, takeTurns } from '@releap/contract';
+import { FairShare, hasShare } from '@releap/contract';
 import { propertyRuns } from '@releap/testing/repetitions';
 import * as fc from 'fast-check';
 
@@ -58,7 +58,7 @@ describe('places that owners share', () => {
           }
         },
       ),
-      propertyRuns(1000),
+      { numRuns: propertyRuns(1000) },
     );
   });
 
@@ -71,58 +71,4 @@ describe('places that owners share', () => {
   });
 
   it('are none without places', () => assert.equal(hasShare(0, 0), false));
-});
-
-describe('the turns of owners', () => {
-  const order = (waiting: string[], free: number, held: Record<string, number> = {}, share = 1) =>
-    takeTurns(waiting, ([owner]) => owner, { held: new Map(Object.entries(held)), free, share });
-
-  it('alternate, whoever came first, and one that has places waits for those that have none', () => {
-    assert.deepEqual(order(['a1', 'a2', 'a3', 'a4', 'b1', 'c1'], 6, {}, 10), [
-      'a1',
-      'b1',
-      'c1',
-      'a2',
-      'a3',
-      'a4',
-    ]);
-    assert.deepEqual(order(['a1', 'a2', 'b1'], 2, { a: 3 }, 10), ['b1', 'a1']);
-  });
-
-  it('take no more than there are free, none twice, and serve all owners before one has two', () => {
-    fc.assert(
-      fc.property(
-        fc.array(fc.integer({ min: 0, max: 5 }), { maxLength: 60 }),
-        fc.integer({ min: 0, max: 40 }),
-        fc.array(fc.integer({ min: 0, max: 5 }), { maxLength: 6 }),
-        (owners, free, own) => {
-          const waiting = owners.map((owner, index) => ({ owner, index }));
-          const held = new Map(own.map((count, owner) => [owner, count]));
-          const taken = takeTurns(waiting, (one) => one.owner, { held, free });
-          assert.ok(taken.length <= free);
-          assert.equal(new Set(taken).size, taken.length);
-          for (const owner of new Set(owners)) {
-            const mine = taken.filter((one) => one.owner === owner).map(({ index }) => index);
-            assert.deepEqual(
-              mine,
-              mine.toSorted((a, b) => a - b),
-              'in their order',
-            );
-          }
-          // One that has none gets a place before any other one gets its second.
-          const without = [...new Set(owners)].filter((owner) => (held.get(owner) ?? 0) === 0);
-          const served = new Set(taken.map(({ owner }) => owner));
-          const missed = without.filter((owner) => !served.has(owner));
-          if (missed.length > 0) {
-            const counts = new Map(held);
-            for (const { owner } of taken) {
-              assert.equal(counts.get(owner) ?? 0, 0, 'only those without a place were served');
-              counts.set(owner, 1);
-            }
-          }
-        },
-      ),
-      propertyRuns(1000),
-    );
-  });
 });

@@ -3,6 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { randomUUID } from 'node:crypto';
 import { inspectSandboxes } from '@releap/testing/inspect';
 import { create, REGION, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { DEFAULT_QUOTAS } from '../src/quotas/quotas.ts';
 
 let world: World;
 before(async () => {
@@ -350,7 +351,8 @@ describe('POST /vms and the capacity of hosts', () => {
   });
 
   it('a sandbox that is larger than any host fails alone; all others are placed', async () => {
-    await using open = await startWorld();
+    const quotas = { ...DEFAULT_QUOTAS, memory_mib: 2 ** 40 };
+    await using open = await startWorld({ limits: { quotas } });
     await open.runner();
     const most = 2_147_483_647;
     const huge = { mode: 'dedicated', mem_mib: most, scratch_mib: most, docker_data_mib: most };

@@ -82,6 +82,7 @@ describe('a function for a gateway', () => {
     const expected = {
       id: fn.id,
       project_id: world.call.projectId,
+      org_id: world.orgId,
       name: fn.name,
       version_id: fn.versionId,
       version: 1,

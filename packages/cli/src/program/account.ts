@@ -81,6 +81,14 @@ export function organizationCommands({ program, context, finish }: Registration)
       await finish(removeOrganizations(context(), orgs));
     });
   org
+    .command('quotas')
+    .description('Show what an organization may use at a time, and what it uses.')
+    .argument('[org]', ORG_HELP)
+    .action(async (text: string | undefined) => {
+      const { showQuotas } = await import('../commands/quotas.ts');
+      await finish(showQuotas(context(), text));
+    });
+  org
     .command('members')
     .description('List the members of an organization.')
     .argument('[org]', ORG_HELP)

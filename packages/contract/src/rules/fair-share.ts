@@ -10,41 +10,6 @@ export function hasShare(own: number, free: number, share = 1): boolean {
   return free > 0 && (own === 0 || own < share * free);
 }
 
-/**
- * Which of these get the free places. Owners take turns: those with the fewest places first, and of these the one that comes first in
- * `waiting`; so what an owner has beside its share keeps none of the others waiting.
- * @param held places of each owner
- * @param ownerOf of one that waits
- * @returns in the order in which they get them
- */
-export function takeTurns<T, Owner>(
-  waiting: Iterable<T>,
-  ownerOf: (one: T) => Owner,
-  { held, free, share = 1 }: { held: ReadonlyMap<Owner, number>; free: number; share?: number },
-): T[] {
-  const queues = new Map<Owner, T[]>();
-  for (const one of waiting) {
-    const owner = ownerOf(one);
-    const queue = queues.get(owner);
-    if (queue === undefined) queues.set(owner, [one]);
-    else queue.push(one);
-  }
-  const owners = [...queues].map(([owner, queue]) => ({ own: held.get(owner) ?? 0, queue, next: 0 }));
-  const taken: T[] = [];
-  let left = free;
-  while (owners.length > 0 && left > 0) {
-    // Those that come first win ties: the order of a Map is that of insertion.
-    const first = owners.reduce((least, other) => (other.own < least.own ? other : least));
-    // All others have as many places at least.
-    if (!hasShare(first.own, left, share)) break;
-    taken.push(first.queue[first.next++] as T);
-    first.own++;
-    left--;
-    if (first.next === first.queue.length) owners.splice(owners.indexOf(first), 1);
-  }
-  return taken;
-}
-
 /** Counts places, and tells who may have another one. */
 export class FairShare<Owner> {
   readonly #most: number;
