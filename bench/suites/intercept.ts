@@ -41,7 +41,10 @@ export const intercept: Suite = async ({ samples, progress, signal }) => {
   await writeFile(at('cert'), cert);
   const server = await start(stack, 'server.ts', at('key'), at('cert'));
   const floor = await start(stack, 'floor.ts', at('key'), at('cert'), String(server.port));
+  const cgroups = await CgroupTree.open(folder.path);
+  stack.defer(() => cgroups.close());
   const interceptor = new Interceptor({
+    cgroups,
     dir: at('intercept'),
     guestSocket: at('guests/guest.sock'),
     uid: UID,

@@ -45,6 +45,7 @@ function startLink(grantsMax?: number) {
     resolvers: new Map([['toolbox', toolbox]]),
     grants,
     dataToken: () => Promise.resolve({ token: 't', ttlMs: 60_000 }),
+    onActive: () => undefined,
     ...(grantsMax !== undefined && { grantsMax }),
     log: pino({ level: 'silent' }),
   });
