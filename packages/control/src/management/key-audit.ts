@@ -31,6 +31,7 @@ const RECORDED = new Map<Operation, readonly [action: string, kind: string]>([
   [operations.updateFunctionConfig, ['function.configure', 'function']],
   [operations.setFunctionPublic, ['function.public', 'function']],
   [operations.createSchedule, ['schedule.create', 'schedule']],
+  [operations.updateSchedule, ['schedule.update', 'schedule']],
   [operations.deleteSchedule, ['schedule.delete', 'schedule']],
   [operations.putSecret, ['secret.put', 'secret']],
   [operations.deleteSecret, ['secret.delete', 'secret']],
@@ -63,6 +64,7 @@ const COMPAT = new Map<Operation, readonly [action: string, kind: string]>([
   [compatOperations.deleteSandbox, ['sandbox.delete', 'sandbox']],
   [compatOperations.startSandbox, ['sandbox.start', 'sandbox']],
   [compatOperations.stopSandbox, ['sandbox.stop', 'sandbox']],
+  [compatOperations.expireSignedPreviewUrl, ['preview_link.expire', 'sandbox']],
   [compatOperations.createSnapshot, ['snapshot.create', 'snapshot']],
   [compatOperations.deleteSnapshot, ['snapshot.delete', 'snapshot']],
 ]);
