@@ -161,7 +161,7 @@ describe('two sandboxes restored from one memory', () => {
           'cat /proc/sys/kernel/random/boot_id /run/releap/generation; sysctl -n kernel.random.boot_id; umount /proc/sys/kernel/random/boot_id; cat /proc/sys/kernel/random/boot_id',
         )
       ).split('\n');
-    const [left = [], right = []] = [await ids(child('left')), await ids(child('right'))];
+    const [left, right] = [await ids(child('left')), await ids(child('right'))];
     // What `sysctl` says is what the file says; below the mount is the kernel's, which both share.
     assert.deepEqual([left[2], right[2]], [left[0], right[0]]);
     assert.equal(left[3], right[3]);
