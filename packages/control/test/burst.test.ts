@@ -118,6 +118,18 @@ describe('burst', () => {
     assert.equal(await charged(database, wild.vm, 'burst'), cost((120 - 30) * SECOND));
   });
 
+  it('of a host that claims centuries is charged for the time since its last reading', async () => {
+    const { vm, meter, read } = await setUp();
+    meter.take(runnerId, [read(0, 0)]);
+    await meter.charge(PRICES);
+    meter.take(runnerId, [read(3e9, 6e9)]);
+    await meter.charge(PRICES);
+    const billed = await charged(database, vm, 'burst');
+    // A reading may be a minute older than the charge that stored it.
+    assert.ok(billed >= cost(90 * SECOND));
+    assert.ok(billed < cost(3_600 * SECOND), `it was charged ${billed}`);
+  });
+
   it('is charged once, however readings are lost, repeated, told to two servers or forgotten by a crash', async () => {
     const step = fc.record({
       seconds: fc.integer({ min: 1, max: 40 }),

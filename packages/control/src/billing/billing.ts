@@ -48,6 +48,10 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
   let running: Promise<void> | undefined;
   let forgetAt = performance.now() + FORGET_MS;
 
+  function owe(orgIds: readonly string[]): void {
+    for (const id of orgIds) owing.add(id);
+  }
+
   async function enforce(): Promise<void> {
     const charged = [...owing];
     check.charged(charged);
@@ -67,13 +71,16 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
     await clock.look();
     const { orgs, parked } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
     warn(parked);
+    // At once: if a later charge fails, the next pass enforces the limits of these.
+    owe(orgs);
     const functions = await chargeFunctions(database.pool);
+    owe(functions.orgs);
     for (const { functionId, reason } of functions.parked)
       log.error(
         { function: functionId, reason },
         'the invocations of a function could not be charged and are parked for an hour',
       );
-    for (const id of [...orgs, ...functions.orgs, ...(await bursts.charge(prices))]) owing.add(id);
+    owe(await bursts.charge(prices));
     await enforce();
     if (performance.now() < forgetAt) return;
     forgetAt = performance.now() + FORGET_MS;
@@ -95,7 +102,7 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
       if (crossing.length === 0) return;
       const { parked } = await chargeMeters(database.pool, prices, { meterMs: 0, orgs: crossing });
       warn(parked);
-      for (const id of crossing) owing.add(id);
+      owe(crossing);
       await enforce();
     },
   };

@@ -1,8 +1,8 @@
 /**
  * Burst: CPU time above the guarantee, charged per minute. Runners report the counters of their micro-VMs; the database
  * stores the last charged reading of each and advances it in the statement that charges. So a reading that is lost,
- * repeated or reported to two servers changes nothing. Times are the runner's: its clock is never compared with this
- * server's.
+ * repeated or reported to two servers changes nothing. Times are the runner's, and it is not believed about more time than has
+ * passed on the database's clock since the last charge.
  */
 import type { CpuReading } from '@releap/contract';
 import { queryAll, statement, type Database } from '@releap/database';
@@ -14,6 +14,8 @@ const WINDOW_USEC = 60_000_000;
 const GONE_MS = 25_000;
 /** Most micro-VMs that one statement charges. */
 const BATCH = 2_000;
+/** How much older a stored reading may be than the charge that stored it, in microseconds. */
+const SLACK_USEC = 60_000_000;
 /** Units per nano-credit: microseconds times pico-credits per second. */
 const BURST_SCALE = 1_000_000_000n;
 
@@ -27,13 +29,14 @@ const CHARGE = statement<{ org_id: string }>(
      and s.owner_service is distinct from 'functions'
     join projects p on p.id = s.project_id
 ), known as (
-  select g.*, k.incarnation as life, k.carry, k.age_usec as since, g.age_usec - k.age_usec as passed, g.cpu_usec - k.cpu_usec as used
+  select g.*, k.incarnation as life, k.carry, k.age_usec as since, g.age_usec - k.age_usec as claimed, g.cpu_usec - k.cpu_usec as used,
+         least(g.age_usec - k.age_usec, (extract(epoch from greatest(now() - k.updated_at, interval '0')) * 1000000)::bigint + ${SLACK_USEC}) as passed
     from given g join cpu_readings k on k.sandbox_id = g.sandbox_id order by g.sandbox_id for update of k
 ), over as (
   select known.*, carry + $6::numeric * above as parts, above from known
    cross join lateral (select greatest(0, trunc(
-           least(used, (most * passed)::numeric) - millicores::numeric * passed / 1000)) as above) a
-   where incarnation = life and passed > 0 and used >= 0
+           (least(used, most::numeric * claimed) - millicores::numeric * claimed / 1000) * passed / nullif(claimed, 0))) as above) a
+   where incarnation = life and claimed > 0 and used >= 0
 ), moved as (
   update cpu_readings k set cpu_usec = o.cpu_usec, age_usec = o.age_usec, carry = mod(o.parts, ${BURST_SCALE}), updated_at = now()
     from over o where k.sandbox_id = o.sandbox_id and k.incarnation = o.incarnation and k.age_usec = o.since
