@@ -276,7 +276,7 @@ describe('functions', () => {
     const call = await world.stranger();
     await deploy(call, {});
     await world.database.pool.query(
-      'update projects set deleted_at = now(), teardown_after = now() where id = $1',
+      `update projects set deleted_at = now() - interval '1 hour', teardown_after = now() where id = $1`,
       [call.projectId],
     );
     await until(async () => {

@@ -15,6 +15,7 @@ import { startWorld, until, type Caller, type World } from '@releap/testing/worl
 import { FUNCTION_SCALE } from '../src/billing/function-charges.ts';
 import { DEFAULT_PRICES } from '../src/billing/prices.ts';
 import { dropInvocationPartitions } from '../src/invocations/partitions.ts';
+import { chargeRunning } from '../src/invocations/running.ts';
 import { recordFinished, type FinishedInvocation } from '../src/invocations/store.ts';
 import { functionCost } from './support/billing.ts';
 import { finished, newFunction, newVersion, type FunctionRow } from './support/functions.ts';
@@ -398,20 +399,53 @@ describe('the numbers of functions', () => {
     ]);
     const gone = await newFunction(database, projectId);
     await recordFinished(database.pool, DEFAULT_PRICES, [finished(gone)]);
+    // One that runs, and ends after the deletion.
+    const late = finished(gone, { durationMs: 70_000, startedAt: new Date() });
+    await chargeRunning(database.pool, DEFAULT_PRICES, [
+      {
+        id: late.id,
+        queuedAt: late.queuedAt,
+        functionId: gone.id,
+        versionId: gone.versionId,
+        version: 1,
+        source: 'invoke',
+        attempt: null,
+        startedAt: late.queuedAt,
+        elapsedMs: 30_000,
+        cold: false,
+      },
+    ]);
     const count = async (table: string): Promise<number | null> =>
       (await database.pool.query(`select 1 from ${table} where project_id = $1`, [projectId])).rowCount;
-    assert.deepEqual([await count('invocations'), await count('function_meters')], [1, 1]);
+    assert.deepEqual([await count('invocations'), await count('function_meters')], [2, 1]);
     await database.pool.query(
-      'update projects set deleted_at = now(), teardown_after = now() where id = $1',
+      `update projects set deleted_at = now() - interval '1 hour', teardown_after = now() where id = $1`,
       [projectId],
     );
-    await until(async () => (await count('invocations')) === 0 && (await count('function_meters')) === 0);
-    const ledger = await database.pool.query('select amount from credit_usage where function_id = $1', [
-      gone.id,
-    ]);
-    assert.deepEqual(
-      ledger.rows.map(({ amount }: { amount: string }) => BigInt(amount)),
-      [-functionCost(gone, 20_000n, DEFAULT_PRICES) / FUNCTION_SCALE],
+    /** Without the pause between the passes of a teardown. */
+    const tornDown = (left: () => Promise<boolean>) =>
+      until(async () => {
+        await database.pool.query(
+          'update projects set teardown_after = now() where id = $1 and teardown_after is not null',
+          [projectId],
+        );
+        return await left();
+      });
+    await tornDown(async () => (await count('invocations')) === 1);
+    await recordFinished(database.pool, DEFAULT_PRICES, [late]);
+    for (const table of ['invocations', 'function_meters', 'functions'])
+      await tornDown(async () => (await count(table)) === 0);
+    const ledger = await database.pool.query<{ amount: string; region: string | null; note: string }>(
+      'select amount, region, note from credit_usage where function_id = $1',
+      [gone.id],
     );
+    assert.equal(
+      ledger.rows.reduce((sum, { amount }) => sum - BigInt(amount), 0n),
+      functionCost(gone, 70_020_000n, DEFAULT_PRICES) / FUNCTION_SCALE,
+    );
+    for (const { region, note } of ledger.rows) {
+      assert.notEqual(region, null);
+      assert.ok(note.startsWith(`function ${gone.name}: `), note);
+    }
   });
 });

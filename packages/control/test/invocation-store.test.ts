@@ -7,7 +7,7 @@ import * as fc from 'fast-check';
 import { until } from '@releap/testing/eventually';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { chargeFunctions, endFunctionMeters, FUNCTION_SCALE } from '../src/billing/function-charges.ts';
+import { chargeFunctions, chargeProjectFunctions, FUNCTION_SCALE } from '../src/billing/function-charges.ts';
 import { FREE } from '../src/billing/prices.ts';
 import { isStorableResult, recordFinished, type FinishedInvocation } from '../src/invocations/store.ts';
 import { accounts, functionCost, newOrg, newSandbox, PRICES } from './support/billing.ts';
@@ -229,9 +229,8 @@ describe('the ledger of functions', () => {
   it('has the last invocations of a project that is deleted', async () => {
     const { fn, projectId } = await setUp();
     await record(finished(fn));
-    await endFunctionMeters(database.pool, projectId);
+    await chargeProjectFunctions(database.pool, projectId);
     assert.equal((await ledger(fn)).notes.length, 1);
-    assert.equal(await one('select 1 from function_meters where project_id = $1', [projectId]), undefined);
   });
 
   it('does not charge instances of functions as sandboxes', async () => {

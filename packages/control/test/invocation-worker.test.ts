@@ -15,7 +15,7 @@ import { enqueue } from '../src/invocations/enqueue.ts';
 import { PayloadBudget } from '../src/invocations/payload-budget.ts';
 import { createSender } from '../src/invocations/send.ts';
 import { createWorker, ATTEMPTS_MAX, type Worker } from '../src/invocations/worker.ts';
-import { newOrg, PRICES } from './support/billing.ts';
+import { functionCost, newOrg, PRICES } from './support/billing.ts';
 import { newFunction, type FunctionRow } from './support/functions.ts';
 import { handled, refused, startScriptedGateway, type ScriptedGateway } from './support/scripted-gateway.ts';
 import type { CrashPoint } from './support/worker-child.ts';
@@ -350,6 +350,64 @@ describe('a function', () => {
       assert.equal(error, 'it was tried 5 times: the instance has ended');
     }
     for (const id of ids) assert.equal(gateway.callsOf(id).length, ATTEMPTS_MAX);
+  });
+
+  it('costs the time of each attempt, also of those whose connection the handler broke', async () => {
+    const fn = await newCalled();
+    const broken = {
+      'x-rlp-duration-ms': '1000',
+      'x-rlp-cold': '0',
+      'x-rlp-fn-version': '1',
+      'x-rlp-fn-broken': '1',
+    };
+    let last = 502;
+    gateway.answer = (call) =>
+      gateway.callsOf(call.id).length < 3
+        ? refused(call, 502, 'the handler closed the connection', broken)
+        : refused(call, last, 'no', last === 502 ? broken : {});
+    const [failing = ''] = await spawnMany(fn, 1);
+    await using _worker = startWorker(60_000);
+    await until(isDone([failing]));
+    last = 404;
+    const [deleted = ''] = await spawnMany(fn, 1);
+    await until(isDone([deleted]));
+    const { rows } = await database.pool.query<{ id: string; billed: string }>(
+      'select id, billed from invocations where id = any($1)',
+      [[failing, deleted]],
+    );
+    const billed = new Map(rows.map((row) => [row.id, BigInt(row.billed)]));
+    assert.equal(billed.get(failing), functionCost(fn, 5_000_000n, PRICES));
+    assert.equal(billed.get(deleted), functionCost(fn, 2_000_000n, PRICES));
+  });
+
+  it('that a proxy in front of the gateway answers is tried again, and no timeout of the proxy is charged', async () => {
+    const fn = await newCalled();
+    gateway.answer = (call) => {
+      const statuses = [504, 404, 503, 429];
+      const status = statuses[gateway.callsOf(call.id).length - 1];
+      if (status === undefined) handled(call, '1', { durationMs: 0 });
+      else call.response.writeHead(status, { 'content-type': 'text/html' }).end('<h1>nginx</h1>');
+    };
+    const ids = await spawnMany(fn, 1);
+    await using _worker = startWorker(60_000);
+    await until(isDone(ids));
+    const [row] = await rowsOf(ids);
+    assert.deepEqual([row?.status, row?.attempt], ['succeeded', 5]);
+  });
+
+  it('that no gateway takes fails when it is a day old', async () => {
+    const fn = await newCalled();
+    gateway.answer = (call) => refused(call, 503, 'functions cannot be looked up now');
+    const ids = await spawnMany(fn, 1);
+    await database.pool.query(
+      `update invocations set queued_at = queued_at - interval '25 hours' where id = any($1)`,
+      [ids],
+    );
+    await using _worker = startWorker(60_000);
+    await until(isDone(ids));
+    const [row] = await rowsOf(ids);
+    assert.equal(row?.status, 'failed');
+    assert.match(row.error ?? '', /no gateway took it within a day: functions cannot be looked up now/);
   });
 
   it('whose handler has answered, but not with HTTP, is run once', async () => {

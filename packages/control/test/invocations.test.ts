@@ -233,7 +233,7 @@ describe('the record of an invocation', () => {
       ['shed', (call) => refused(call, 429, 'full'), { status: 'shed', error: 'full', duration_ms: null }],
       [
         'timeout',
-        (call) => refused(call, 504, 'late'),
+        (call) => refused(call, 504, 'late', { 'x-rlp-duration-ms': '300000', 'x-rlp-fn-version': '1' }),
         { status: 'timeout', error: 'late', version: 1, duration_ms: 300_000 },
       ],
       ['gone', (call) => refused(call, 404, 'no function'), { status: 'failed', error: 'no function' }],
@@ -273,7 +273,7 @@ describe('the record of an invocation', () => {
     });
     const twice = await spawned('too');
     await gateway.start();
-    gateway.answer = ({ response }) => refused({ response } as never, 503, 'not connected');
+    gateway.answer = (call) => refused(call, 503, 'not connected');
     await until(() => gateway.callsOf(id).length > 0);
     gateway.answer = (call) => handled(call);
     assert.equal((await ended(id)).body.status, 'succeeded');

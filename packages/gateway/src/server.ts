@@ -33,6 +33,7 @@ import {
 import { isFunctionPath, routeFunctionCall } from './functions/function-route.ts';
 import { FunctionServer, refuseCall } from './functions/function-server.ts';
 import { InvocationRecords } from './functions/invocation-records.ts';
+import { RunningCalls } from './functions/running-calls.ts';
 import { createRouter } from './targets/router.ts';
 import { SshRoutes } from './ssh/ssh-routes.ts';
 import { startSshServer, type SshServer } from './ssh/ssh-server.ts';
@@ -126,11 +127,13 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     limits: { ...DISPATCHER_LIMITS, ...options.functions },
     log,
   });
-  const records = new InvocationRecords({ controlUrl, credential, log });
+  const running = new RunningCalls();
+  const records = new InvocationRecords({ controlUrl, credential, running, log });
   const functions = new FunctionServer({
     grants,
     dispatcher,
     uploadIdleMs: limits.uploadIdleMs,
+    running,
     onFinished: (call) => records.add(call),
   });
   const upstreams = new Upstreams({

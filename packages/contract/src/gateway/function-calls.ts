@@ -13,16 +13,20 @@ export const FUNCTION_COLD_HEADER = 'x-rlp-cold';
 /** Number of the version that has answered. */
 export const FUNCTION_VERSION_HEADER = 'x-rlp-fn-version';
 /**
- * How long the handler took until its answer began, in milliseconds. With a 502: the handler has answered, but not with HTTP that
- * can be passed on.
+ * How long the handler took until its answer began, in milliseconds; with an error how long it had the call. Absent when the handler
+ * did not get it.
  */
 export const FUNCTION_DURATION_HEADER = 'x-rlp-duration-ms';
+/** `1` with an error: the connection to the handler ended before its answer was complete. */
+export const FUNCTION_BROKEN_HEADER = 'x-rlp-fn-broken';
 
 /**
  * Of requests of the control plane, which also says the invocation's id and records it itself: with `wait` the time in the queue
  * counts only while there is no instance.
  */
 export const FUNCTION_QUEUE_HEADER = 'x-rlp-queue';
+/** The number of the attempt, of the same requests: the gateway reports with it what runs for long. */
+export const INVOCATION_ATTEMPT_HEADER = 'x-rlp-invocation-attempt';
 
 /** Headers of this prefix are the service's: no client and no handler sets them. */
 export const SERVICE_HEADER_PREFIX = 'x-rlp-';

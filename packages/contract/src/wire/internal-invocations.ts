@@ -1,7 +1,10 @@
-/** Invocations that gateways have served and that have no row yet: `POST`, with the credential of the gateways. */
+/** Invocations that gateways serve and have served: `POST`, with the credential of the gateways. */
 import { Type, type Static } from 'typebox';
 
 export const INVOCATIONS_PATH = '/internal/functions/invocations';
+export const RUNNING_INVOCATIONS_PATH = '/internal/functions/invocations/running';
+/** How often a gateway reports what runs, in milliseconds: so much of an invocation is uncharged, at most. */
+export const RUNNING_INVOCATIONS_MS = 30_000;
 /** Most of one request. */
 export const INVOCATIONS_BATCH_MAX = 500;
 /** Longest reason of a failure, in characters. */
@@ -32,3 +35,25 @@ export const RecordInvocationsRequest = Type.Object({
   invocations: Type.Array(ServedInvocation, { minItems: 1, maxItems: INVOCATIONS_BATCH_MAX }),
 });
 export type RecordInvocationsRequest = Static<typeof RecordInvocationsRequest>;
+
+/** An invocation whose handler has it. */
+export const RunningInvocation = Type.Object({
+  id: Uuid,
+  queued_at: Time,
+  function_id: Uuid,
+  version_id: Uuid,
+  version: Type.Integer({ minimum: 1 }),
+  source: Type.Enum(['invoke', 'public']),
+  /** Of one that the control plane has sent; null for one of a client, which has no row yet. */
+  attempt: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()]),
+  started_at: Time,
+  /** Since the first byte was sent, on a monotonic clock. */
+  elapsed_ms: Type.Number({ minimum: 0 }),
+  cold: Type.Boolean(),
+});
+export type RunningInvocation = Static<typeof RunningInvocation>;
+
+export const ReportRunningInvocationsRequest = Type.Object({
+  invocations: Type.Array(RunningInvocation, { minItems: 1, maxItems: INVOCATIONS_BATCH_MAX }),
+});
+export type ReportRunningInvocationsRequest = Static<typeof ReportRunningInvocationsRequest>;

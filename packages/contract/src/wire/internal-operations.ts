@@ -20,7 +20,12 @@ import {
   RunnerJoinRequest,
   RunnerJoinResponse,
 } from './internal.ts';
-import { INVOCATIONS_PATH, RecordInvocationsRequest } from './internal-invocations.ts';
+import {
+  INVOCATIONS_PATH,
+  RecordInvocationsRequest,
+  ReportRunningInvocationsRequest,
+  RUNNING_INVOCATIONS_PATH,
+} from './internal-invocations.ts';
 import {
   RUNNER_CERTIFICATE_PATH,
   RUNNER_SECRETS_PATH,
@@ -58,6 +63,17 @@ export const internalOperations = {
     body: RecordInvocationsRequest,
     success: { status: 204, response: { description: 'Recorded.' } },
     errors: { 400: 'An invocation cannot be stored.' },
+  },
+  reportRunningInvocations: {
+    method: 'POST',
+    path: RUNNING_INVOCATIONS_PATH,
+    tag: 'Gateway',
+    summary: 'Report invocations that run on a gateway',
+    description: 'Charges their time so far. May be repeated: each part of it is charged once.',
+    security: 'gateway',
+    body: ReportRunningInvocationsRequest,
+    success: { status: 204, response: { description: 'Charged.' } },
+    errors: {},
   },
   joinRunner: {
     method: 'POST',

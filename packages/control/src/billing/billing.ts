@@ -6,7 +6,7 @@ import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import { createBurstMeter } from './burst.ts';
 import { chargeMeters, type ParkedMeter } from './charge-meters.ts';
 import { createClockSteps } from './clock-steps.ts';
-import { chargeFunctions } from './function-charges.ts';
+import { chargeFunctions, type ChargedFunctions } from './function-charges.ts';
 import { createCreditCheck } from './credit-check.ts';
 import { enforceOverdraft } from './overdraft.ts';
 import { organizationsCrossing } from './unbilled.ts';
@@ -67,6 +67,14 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
       );
   }
 
+  function warnOfFunctions(parked: ChargedFunctions['parked']): void {
+    for (const { functionId, reason } of parked)
+      log.error(
+        { function: functionId, reason },
+        'the invocations of a function could not be charged and are parked for an hour',
+      );
+  }
+
   async function once(): Promise<void> {
     await clock.look();
     const { orgs, parked } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
@@ -75,11 +83,7 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
     owe(orgs);
     const functions = await chargeFunctions(database.pool);
     owe(functions.orgs);
-    for (const { functionId, reason } of functions.parked)
-      log.error(
-        { function: functionId, reason },
-        'the invocations of a function could not be charged and are parked for an hour',
-      );
+    warnOfFunctions(functions.parked);
     owe(await bursts.charge(prices));
     await enforce();
     if (performance.now() < forgetAt) return;
@@ -102,6 +106,7 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
       if (crossing.length === 0) return;
       const { parked } = await chargeMeters(database.pool, prices, { meterMs: 0, orgs: crossing });
       warn(parked);
+      warnOfFunctions((await chargeFunctions(database.pool, { windowMs: 0, orgs: crossing })).parked);
       owe(crossing);
       await enforce();
     },

@@ -1,6 +1,6 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { endFunctionMeters } from './function-charges.ts';
+import { chargeProjectFunctions } from './function-charges.ts';
 import { billingMetrics } from './metrics.ts';
 import { creditOperatorRoutes } from './operator-routes.ts';
 import { creditRoutes } from './routes.ts';
@@ -27,10 +27,10 @@ export function billingModule(context: ControlContext): Module {
     teardown: [
       {
         name: 'function-meters',
-        // Before the functions are erased: the entry names them.
+        // Until the functions are erased, which waits for this: the entries name them.
         phase: 'stop',
         async run(projectId) {
-          await endFunctionMeters(context.database.pool, projectId);
+          await chargeProjectFunctions(context.database.pool, projectId);
           return 0;
         },
       },

@@ -5,16 +5,21 @@
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { METER_RATE, METER_SCALE } from './charge-meters.ts';
+import { FUNCTION_SCALE } from './function-charges.ts';
 import type { Prices } from './prices.ts';
 
 /** $1..$4 prices as in charge-meters.ts; $5 default overdraft limit */
 const CROSSING = statement<{ org_id: string }>(
   'credits-crossing',
-  `with unbilled as (
+  `with unbilled as (select org_id, sum(nanos) as nanos from (
      select m.org_id, floor(sum(greatest(0, trunc(extract(epoch from
                 coalesce(m.closed_at, least(now(), r.last_seen_at)) - m.metered_until) * 1000000)) * ${METER_RATE} + m.carry) / ${METER_SCALE}) as nanos
        from sandbox_meters m left join runners r on r.id = m.runner_id
       group by m.org_id
+     union all
+     select p.org_id, floor(sum(m.parts) / ${FUNCTION_SCALE})
+       from function_meters m join projects p on p.id = m.project_id
+      where m.since is not null and (m.parked_until is null or m.parked_until <= now()) group by p.org_id) each group by org_id
    )
    select org_id from (
      select u.org_id, coalesce(a.balance, 0) as balance, coalesce(a.balance, 0) - u.nanos as after,

@@ -1,6 +1,7 @@
 /**
- * `DELETE /fns/:name`. The row stays under a name that no function can have, without a current version, as long as something refers
- * to it: instances that end, and the log of its invocations, which are charged. A periodic task removes it then.
+ * `DELETE /fns/:name`, and the end of all functions of a deleted project. The row stays under a name that no function can have,
+ * without a current version, as long as something refers to it: instances that end, and the log of its invocations, which are
+ * charged. A periodic task, or the teardown of the project, removes it then.
  */
 import { functionNotFound } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
@@ -10,14 +11,16 @@ import { IS_DELETED, isDeletedName } from './deleted-name.ts';
 
 /**
  * Invocations that wait end here, in the same statement: nothing would run them. A running one ends with its instance.
- * $1 project, $2 name
+ * $1 project, $2 name, or null for any of the project, $3 most functions
  */
 const DELETE = statement<{ id: string }>(
   'function-delete',
   `with f as (
      update functions set name = name || '/' || id, public = false, token_hash = null, current_version = null,
             revision = revision + 1
-      where project_id = $1 and name = $2 returning id
+      where id in (select id from functions
+                    where project_id = $1 and name = coalesce($2, name) and position('/' in name) = 0 limit $3)
+      returning id
    ), versions as (
      update function_versions v set env = '{}',
             template_state = case when v.template_state in ('building', 'pending') then 'failed' else v.template_state end,
@@ -27,7 +30,7 @@ const DELETE = statement<{ id: string }>(
    ), schedules as (
      delete from function_schedules s using f where s.function_id = f.id
    ), waiting as (
-     update invocations i set status = 'failed', error = 'its function was deleted', finished_at = now(), billed = 0
+     update invocations i set status = 'failed', error = 'its function was deleted', finished_at = now(), billed = coalesce(i.billed, 0)
        from f where i.function_id = f.id and i.status = 'pending' returning i.id
    ), bodies as (
      delete from invocation_payloads p using waiting w where p.invocation_id = w.id
@@ -66,12 +69,15 @@ const IMAGES = statement<{ image_id: string }>(
 /** $1 functions */
 const PURGE = statement(
   'functions-deleted-purge',
-  `delete from functions f
+  `with gone as (delete from functions f
     where f.id = any($1::uuid[])
+      and not exists (select 1 from function_meters m where m.function_id = f.id and m.since is not null)
       and not exists (select 1 from function_instances i where i.function_id = f.id)
       and not exists (select 1 from invocations i where i.function_id = f.id)
       and not exists (select 1 from function_templates t join function_versions v on v.id = t.version_id
-                        join snapshots s on s.id = t.snapshot_id and s.status <> 'deleted' where v.function_id = f.id)`,
+                        join snapshots s on s.id = t.snapshot_id and s.status <> 'deleted' where v.function_id = f.id)
+      returning f.id)
+   delete from function_meters m using gone where m.function_id = gone.id`,
 );
 
 type DeleteContext = Pick<ControlContext, 'builds' | 'database' | 'events' | 'lifecycle' | 'snapshots'>;
@@ -79,11 +85,25 @@ type DeleteContext = Pick<ControlContext, 'builds' | 'database' | 'events' | 'li
 /** @throws 404 */
 export async function deleteFunction(context: DeleteContext, projectId: string, name: string): Promise<void> {
   const { database, events } = context;
-  const deleted = isDeletedName(name) ? undefined : await queryOne(database.pool, DELETE, [projectId, name]);
+  const deleted = isDeletedName(name)
+    ? undefined
+    : await queryOne(database.pool, DELETE, [projectId, name, 1]);
   if (deleted === undefined) throw functionNotFound(name);
   events.emit('functions-changed', [deleted.id]);
   // What a server that dies here leaves, the periodic task ends.
   await endRemains(context, [deleted.id]);
+}
+
+/** Deletes all functions of a project, in batches. What they have left ends with the project's sandboxes, snapshots and images. */
+export async function deleteFunctionsOf(
+  { database, events }: Pick<ControlContext, 'database' | 'events'>,
+  projectId: string,
+): Promise<void> {
+  for (;;) {
+    const ids = (await queryAll(database.pool, DELETE, [projectId, null, BATCH])).map(({ id }) => id);
+    if (ids.length > 0) events.emit('functions-changed', ids);
+    if (ids.length < BATCH) return;
+  }
 }
 
 /** Ends what deleted functions have left, and removes those that nothing refers to. */

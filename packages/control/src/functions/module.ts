@@ -1,8 +1,8 @@
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { statementStep } from '../teardown/step.ts';
 import { deleteSuperseded, followBuilds } from './builds.ts';
 import { removeDeleted } from './delete.ts';
+import { functionTeardown } from './teardown.ts';
 import { functionRoutes } from './routes.ts';
 import { createVersionStates } from './version-states.ts';
 
@@ -42,13 +42,6 @@ export function functionsModule(context: ControlContext): Module {
         run: () => removeDeleted(context),
       },
     ],
-    teardown: [
-      // Their instances are sandboxes, which end with those of the project.
-      statementStep(database, {
-        name: 'functions',
-        phase: 'revoke',
-        text: 'with gone as (delete from functions where project_id = $1) select 1 where false',
-      }),
-    ],
+    teardown: functionTeardown(context),
   };
 }

@@ -1,10 +1,19 @@
-import { badRequest, internalOperations, type ServedInvocation } from '@releap/contract';
+import {
+  badRequest,
+  internalOperations,
+  RUNNING_INVOCATIONS_MS,
+  type ServedInvocation,
+} from '@releap/contract';
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
+import { chargeRunning, endAbandoned } from './running.ts';
 import { recordFinished, type FinishedInvocation } from './store.ts';
 
-/** Invocations that gateways have served for clients that waited. */
-export function gatewayRecordsModule({ database, billing }: ControlContext): Module {
+/** Without a report for this long, the gateway of a synchronous invocation has died. */
+const ABANDONED_MS = 6 * RUNNING_INVOCATIONS_MS;
+
+/** What gateways report: invocations that run, and those that they have served for clients that waited. */
+export function gatewayRecordsModule({ database, billing, log }: ControlContext): Module {
   return {
     name: 'gateway-records',
     routes({ gateway }) {
@@ -16,7 +25,33 @@ export function gatewayRecordsModule({ database, billing }: ControlContext): Mod
           throw error;
         }
       });
+      gateway.operation(internalOperations.reportRunningInvocations, async ({ body }) => {
+        const rows = body.invocations.map((row) => ({
+          id: row.id,
+          queuedAt: new Date(row.queued_at),
+          functionId: row.function_id,
+          versionId: row.version_id,
+          version: row.version,
+          source: row.source,
+          attempt: row.attempt,
+          startedAt: new Date(row.started_at),
+          elapsedMs: row.elapsed_ms,
+          cold: row.cold,
+        }));
+        await chargeRunning(database.pool, billing.prices, rows);
+      });
     },
+    tasks: [
+      {
+        name: 'invocations-abandoned',
+        everyMs: RUNNING_INVOCATIONS_MS,
+        leased: true,
+        async run() {
+          const count = await endAbandoned(database.pool, ABANDONED_MS);
+          if (count > 0) log.warn({ count }, 'the end of invocations was not reported by their gateways');
+        },
+      },
+    ],
   };
 }
 

@@ -79,7 +79,7 @@ const LEASE = statement<LeasedInvocation>(
          order by i.queued_at limit w.most for update skip locked) p
    ), leased as (
      update invocations i
-        set status = 'running', attempt = i.attempt + 1, started_at = now(),
+        set status = 'running', attempt = i.attempt + 1, started_at = now(), charged_us = null,
             lease_until = now() + $3 * interval '1 millisecond'
        from picked p where i.id = p.id and i.queued_at = p.queued_at and i.status = 'pending'
      returning i.id, i.queued_at, i.attempt, i.source, i.project_id, i.function_id

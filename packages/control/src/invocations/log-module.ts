@@ -1,10 +1,31 @@
+import { queryAll, statement } from '@releap/database';
 import type { ControlContext } from '../context.ts';
 import type { Module } from '../module.ts';
-import { batchStep } from '../teardown/step.ts';
+import { MAY_REPORT } from '../functions/teardown.ts';
 import { invocationLogRoutes } from './log-routes.ts';
 import { dropInvocationPartitions, makeInvocationPartitions } from './partitions.ts';
 
 const PARTITIONS_MS = 3_600_000;
+/** Rows that one pass of a teardown removes: a statement must end in time. */
+const BATCH = 1_000;
+/** Not of an invocation that runs, or may: its gateway was cut off for some minutes and will report its end. */
+const HAS_ENDED = `i.status not in ('pending', 'running') and (i.reported_at is null or i.reported_at < now() - interval '15 minutes')`;
+
+/** $1 project, $2 how long reports of gateways take, in milliseconds */
+const ERASE = statement<{ gone: number; is_left: boolean }>(
+  'teardown-invocations',
+  `with gone as (
+     delete from invocations where (id, queued_at) in (
+       select i.id, i.queued_at from invocations i
+        where i.project_id = $1 and ${HAS_ENDED} and not ${MAY_REPORT} limit ${BATCH})
+     returning id
+   ), bodies as (
+     delete from invocation_payloads where invocation_id in (select id from gone)
+   )
+   select (select count(*)::integer from gone) as gone,
+          exists (select 1 from invocations i where i.project_id = $1 and i.id not in (select id from gone)) as is_left`,
+);
+
 /** The log of invocations: reads, retention and teardown. */
 export function invocationLogModule(context: ControlContext): Module {
   const { database, limits, log } = context;
@@ -23,18 +44,15 @@ export function invocationLogModule(context: ControlContext): Module {
       },
     ],
     teardown: [
-      batchStep(database, {
+      {
         name: 'invocations',
         phase: 'erase',
-        text: `with gone as (
-            delete from invocations where (id, queued_at) in (
-              select id, queued_at from invocations where project_id = $1 limit $2)
-            returning id
-          ), bodies as (
-            delete from invocation_payloads where invocation_id in (select id from gone)
-          )
-          select 1 from gone`,
-      }),
+        async run(projectId) {
+          const [row] = await queryAll(database.pool, ERASE, [projectId, limits.teardownGraceMs]);
+          if (row?.is_left !== true) return 0;
+          return row.gone > 0 ? 'more' : 1;
+        },
+      },
     ],
   };
 }

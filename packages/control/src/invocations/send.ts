@@ -2,11 +2,13 @@
 import { Readable } from 'node:stream';
 import {
   BOUNDS,
+  FUNCTION_BROKEN_HEADER,
   FUNCTION_COLD_HEADER,
   FUNCTION_DURATION_HEADER,
   FUNCTION_QUEUE_HEADER,
   FUNCTION_STATUS_HEADER,
   FUNCTION_VERSION_HEADER,
+  INVOCATION_ATTEMPT_HEADER,
   INVOCATION_ID_HEADER,
 } from '@releap/contract';
 import type { Agent, Dispatcher } from 'undici';
@@ -26,6 +28,7 @@ export interface SendRequest {
   /** Authorizes the call for the project of the function. */
   token: string;
   id: string;
+  attempt: number;
   /** Name of the function. */
   name: string;
   contentType: string;
@@ -41,15 +44,19 @@ export interface SendRequest {
   onSent?: () => void;
 }
 
-/** The handler's part is over, or will never begin. */
-export interface Ended {
-  kind: 'ended';
-  status: InvocationOutcome;
-  /** Of the handler, in milliseconds; null when it did not run. */
+/** What the gateway says of the handler. */
+export interface Served {
+  /** How long it had the call, in milliseconds; null when it did not get it, or nothing is known. This is charged. */
   durationMs: number | null;
   cold: boolean | null;
   /** Null when the gateway does not say it. */
   version: number | null;
+}
+
+/** The handler's part is over, or will never begin. */
+export interface Ended extends Served {
+  kind: 'ended';
+  status: InvocationOutcome;
   error: string | null;
   /** JSON text. */
   result: string | null;
@@ -58,11 +65,13 @@ export interface Ended {
 export type SendOutcome =
   | Ended
   /** Nothing is known of an answer of the handler, which may have run: another attempt follows. */
-  | { kind: 'retry'; error: string }
+  | ({ kind: 'retry'; error: string } & Served)
   /** No gateway has received it. */
   | { kind: 'unsent'; error: string };
 
 export type Send = (request: SendRequest) => Promise<SendOutcome>;
+
+const UNKNOWN: Served = { durationMs: null, cold: null, version: null };
 
 /** Statuses of the gateway that mean that this invocation will not run. */
 const REFUSALS: Readonly<Record<number, InvocationOutcome>> = {
@@ -92,7 +101,8 @@ export function createSender(): { send: Send; close(): Promise<void> } {
 }
 
 async function send(agent: Agent, request: SendRequest): Promise<SendOutcome> {
-  const { gateway, token, id, name, contentType, headers, body, deadlineMs, signal, onSent } = request;
+  const { gateway, token, id, attempt, name, contentType, headers, body, deadlineMs, signal, onSent } =
+    request;
   const late = new AbortController();
   const timer = setTimeout(() => late.abort(), Math.min(deadlineMs, TIMER_MAX_MS));
   const since = performance.now();
@@ -108,6 +118,7 @@ async function send(agent: Agent, request: SendRequest): Promise<SendOutcome> {
         'content-type': contentType,
         'content-length': String(body.length),
         [INVOCATION_ID_HEADER]: id,
+        [INVOCATION_ATTEMPT_HEADER]: String(attempt),
         // It waits as long as the function has instances: those before it are from the same queue.
         [FUNCTION_QUEUE_HEADER]: 'wait',
       },
@@ -116,10 +127,13 @@ async function send(agent: Agent, request: SendRequest): Promise<SendOutcome> {
     });
     return await outcomeOf(response, request, since);
   } catch (error) {
-    if (late.signal.aborted) return { kind: 'retry', error: `no answer within ${deadlineMs / 1000} s` };
+    if (late.signal.aborted)
+      return { kind: 'retry', error: `no answer within ${deadlineMs / 1000} s`, ...UNKNOWN };
     const { code, message } = error as NodeJS.ErrnoException;
     const shown = `the gateway cannot be reached: ${message || code || String(error)}`;
-    return { kind: UNSENT_CODES.includes(code ?? '') ? 'unsent' : 'retry', error: shown };
+    return UNSENT_CODES.includes(code ?? '')
+      ? { kind: 'unsent', error: shown }
+      : { kind: 'retry', error: shown, ...UNKNOWN };
   } finally {
     clearTimeout(timer);
   }
@@ -133,53 +147,55 @@ async function* chunks(body: Buffer, onSent: (() => void) | undefined): AsyncGen
 
 async function outcomeOf(
   { statusCode, headers, body }: Dispatcher.ResponseData,
-  { timeoutMs }: SendRequest,
+  { id, timeoutMs }: SendRequest,
   since: number,
 ): Promise<SendOutcome> {
   const headAt = performance.now();
   const fnStatus = numberOf(headers[FUNCTION_STATUS_HEADER]);
   const saidMs = numberOf(headers[FUNCTION_DURATION_HEADER]);
   const untilHead = saidMs ?? headAt - since;
+  const served = (durationMs: number | null): Served => ({
+    durationMs,
+    cold: headers[FUNCTION_COLD_HEADER] === undefined ? null : headers[FUNCTION_COLD_HEADER] === '1',
+    version: numberOf(headers[FUNCTION_VERSION_HEADER]),
+  });
   const handler = (status: InvocationOutcome, error: string | null, result: string | null): Ended => ({
     kind: 'ended',
     status,
-    durationMs: untilHead + performance.now() - headAt,
-    cold: headers[FUNCTION_COLD_HEADER] === undefined ? null : headers[FUNCTION_COLD_HEADER] === '1',
-    version: numberOf(headers[FUNCTION_VERSION_HEADER]),
     error,
     result,
+    ...served(untilHead + performance.now() - headAt),
   });
   if (fnStatus === null) {
-    const refusal = await refusalOf(statusCode, body, timeoutMs);
+    const read = await readBounded(body, BOUNDS.invocationResultBytes).catch(() => undefined);
+    // Of something in front of the gateway: the handler may run.
+    if (headers[INVOCATION_ID_HEADER] !== id)
+      return {
+        kind: 'retry',
+        error: `status ${statusCode} came from a proxy, not from a gateway`,
+        ...UNKNOWN,
+      };
+    const error = refusalText(read?.text ?? null) ?? `the gateway answered with status ${statusCode}`;
+    const status = REFUSALS[statusCode];
+    if (status !== undefined) return { kind: 'ended', status, error, result: null, ...served(saidMs) };
+    if (NOT_NOW.includes(statusCode) && saidMs === null) return { kind: 'unsent', error };
     // The handler has answered, if not with HTTP: another attempt would run it again for the same answer.
-    return refusal.kind === 'retry' && saidMs !== null ? handler('failed', refusal.error, null) : refusal;
+    const isAnswered = saidMs !== null && headers[FUNCTION_BROKEN_HEADER] === undefined;
+    return isAnswered
+      ? { kind: 'ended', status: 'failed', error, result: null, ...served(saidMs) }
+      : { kind: 'retry', error, ...served(saidMs) };
   }
   const read = await readBounded(body, BOUNDS.invocationResultBytes).catch(() => undefined);
   if (read === undefined) {
     // The gateway cuts a response that takes longer.
-    return untilHead + performance.now() - headAt >= timeoutMs
+    const durationMs = untilHead + performance.now() - headAt;
+    return durationMs >= timeoutMs
       ? handler('timeout', 'the handler did not complete its response within timeout_s', null)
-      : { kind: 'retry', error: 'the response of the handler was cut off' };
+      : { kind: 'retry', error: 'the response of the handler was cut off', ...served(durationMs) };
   }
   if (fnStatus >= 400) return handler('failed', describe(fnStatus, read.text), null);
   const result = read.complete && read.text !== null && isStorableResult(read.text) ? read.text : null;
   return handler('succeeded', null, result);
-}
-
-async function refusalOf(
-  statusCode: number,
-  body: Dispatcher.ResponseData['body'],
-  timeoutMs: number,
-): Promise<SendOutcome> {
-  const read = await readBounded(body, BOUNDS.invocationResultBytes).catch(() => undefined);
-  const error = refusalText(read?.text ?? null) ?? `the gateway answered with status ${statusCode}`;
-  const status = REFUSALS[statusCode];
-  if (status !== undefined) {
-    // The handler had all of its time, and is charged for it.
-    const durationMs = status === 'timeout' ? timeoutMs : null;
-    return { kind: 'ended', status, durationMs, cold: null, version: null, error, result: null };
-  }
-  return { kind: NOT_NOW.includes(statusCode) ? 'unsent' : 'retry', error };
 }
 
 function refusalText(text: string | null): string | undefined {

@@ -1,10 +1,11 @@
 /**
  * Records invocations that have ended, with their charges, in one statement: it may be repeated, and a server may die at any
- * time. Synchronous invocations are inserted, once for each id and time; asynchronous ones end if the attempt still owns them.
+ * time. Synchronous invocations are inserted, once for each id and time; asynchronous ones end if the attempt still owns them. What
+ * was charged while they ran (running.ts) is not charged again.
  */
 import type { INVOCATION_SOURCES } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
-import { FUNCTION_PARTS } from '../billing/function-charges.ts';
+import { addToMeters, FUNCTION_RATE } from '../billing/function-charges.ts';
 import type { Prices } from '../billing/prices.ts';
 
 export type InvocationSource = (typeof INVOCATION_SOURCES)[number];
@@ -63,37 +64,41 @@ const COLUMNS = [
 const RECORD = statement<{ id: string }>(
   'invocations-record',
   `with given as (
-  select t.*, f.project_id,
-         case when v.id is null or t.duration_ms is null then 0 else ${FUNCTION_PARTS} end as billed
+  select t.*, f.project_id, coalesce(round((t.duration_ms * 1000)::numeric), 0) as micros, coalesce(${FUNCTION_RATE}, 0) as rate
     from unnest(${COLUMNS.map(([, type], at) => `$${at + 3}::${type}[]`).join(', ')}) as t(${COLUMNS.map(([name]) => name).join(', ')})
     join functions f on f.id = t.function_id
     left join function_versions v on v.id = t.version_id and v.function_id = t.function_id
+), known as (
+  select i.id, i.queued_at, coalesce(i.charged_us, 0) as charged_us, coalesce(i.billed, 0) as billed
+    from invocations i join given g on g.id = i.id and g.queued_at = i.queued_at and g.function_id = i.function_id
+   where case when g.attempt is null then i.reported_at is not null else i.attempt = g.attempt and i.status = 'running' end
+   order by i.id for update of i
+), priced as (
+  select g.*, k.id is not null as is_known, coalesce(k.billed, 0) as before,
+         greatest(0, g.micros - coalesce(k.charged_us, 0)) * g.rate as cost
+    from given g left join known k on k.id = g.id and k.queued_at = g.queued_at
 ), stored as (
   insert into invocations (id, queued_at, project_id, function_id, version_id, version, source, status, attempt, started_at,
                            finished_at, duration_ms, cold, error, billed)
   select id, queued_at, project_id, function_id, version_id, version, source, status, 1, started_at,
-         finished_at, duration_ms, cold, error, billed
-    from given where attempt is null
+         finished_at, duration_ms, cold, error, cost
+    from priced where attempt is null and not is_known
   on conflict do nothing
-  returning id, function_id, project_id, billed
+  returning id, function_id, project_id, billed as cost
 ), ended as (
   update invocations i
-     set status = g.status, version_id = g.version_id, version = g.version, lease_until = null, finished_at = g.finished_at,
-         started_at = coalesce(g.started_at, i.started_at), duration_ms = g.duration_ms, cold = g.cold, error = g.error,
-         result = g.result::json, billed = g.billed
-    from given g
-   where g.attempt is not null and i.id = g.id and i.queued_at = g.queued_at and i.attempt = g.attempt and i.status = 'running'
-  returning i.id, i.function_id, i.project_id, i.billed
+     set status = g.status, version_id = g.version_id, version = g.version, lease_until = null, reported_at = null,
+         finished_at = g.finished_at, started_at = coalesce(g.started_at, i.started_at), duration_ms = g.duration_ms, cold = g.cold,
+         error = g.error, result = g.result::json, billed = g.before + g.cost, charged_us = null
+    from priced g
+   where g.is_known and i.id = g.id and i.queued_at = g.queued_at
+  returning i.id, i.function_id, i.project_id, g.cost
 ), bodies as (
   delete from invocation_payloads where invocation_id in (select id from ended)
 ), recorded as (
   select * from stored union all select * from ended
 ), metered as (
-  insert into function_meters as m (function_id, project_id, parts, invocations, since)
-  select function_id, project_id, sum(billed), count(*), now() from recorded where billed > 0
-   group by function_id, project_id order by function_id
-  on conflict (function_id) do update set parts = m.parts + excluded.parts, invocations = m.invocations + excluded.invocations,
-     since = coalesce(m.since, excluded.since)
+  ${addToMeters('recorded', 'count(*)')}
 )
 select id from recorded`,
 );

@@ -20,7 +20,8 @@ import {
 } from './lease.ts';
 import { PayloadBudget } from './payload-budget.ts';
 import { createRecorder } from './recorder.ts';
-import type { Ended, Send, SendOutcome } from './send.ts';
+import { chargeRunning } from './running.ts';
+import type { Ended, Send, SendOutcome, Served } from './send.ts';
 
 /** Attempts before an invocation fails. */
 export const ATTEMPTS_MAX = 5;
@@ -36,6 +37,8 @@ const EXHAUSTED_BATCH = 200;
 const RETRY_MS = 1_000;
 const RETRY_MAX_MS = 30_000;
 const UNREACHED_MS = 1_000;
+/** How old an invocation may become that no gateway takes, in milliseconds: then it fails. */
+const UNSENT_MAX_MS = 86_400_000;
 /** For an instance to start, a response to be sent, and everything that is not the handler. */
 const SLACK_MS = 60_000;
 /** Of a function without a current version. */
@@ -231,9 +234,12 @@ export function createWorker(options: WorkerOptions): Worker {
     if (outcome.kind === 'ended') await end(invocation, outcome);
     else if (outcome.kind === 'unsent') {
       if (!stop.signal.aborted) pauseRegion(invocation.region, outcome.error);
-      await giveBack(database.pool, [invocation]);
-    } else if (invocation.attempt >= ATTEMPTS_MAX) await end(invocation, failure(outcome.error));
+      if (Date.now() - invocation.queued_at.getTime() < UNSENT_MAX_MS)
+        await giveBack(database.pool, [invocation]);
+      else await end(invocation, failure(`no gateway took it within a day: ${outcome.error}`));
+    } else if (invocation.attempt >= ATTEMPTS_MAX) await end(invocation, exhaustion(outcome.error, outcome));
     else {
+      await chargeAttempt(invocation, outcome);
       log.warn(
         { invocation: invocation.id, attempt: invocation.attempt, reason: outcome.error },
         'an invocation is retried',
@@ -241,6 +247,29 @@ export function createWorker(options: WorkerOptions): Worker {
       const wait = stop.signal.aborted ? 0 : Math.min(RETRY_MAX_MS, retryMs * 2 ** (invocation.attempt - 1));
       await renew(database.pool, [invocation], wait);
     }
+  }
+
+  /** The time of a broken attempt costs as any other. If the server dies here, what the gateway has reported is charged. */
+  async function chargeAttempt(invocation: LeasedInvocation, served: Served): Promise<void> {
+    const { id, queued_at: queuedAt, function_id: functionId, attempt } = invocation;
+    const { durationMs, version, cold } = served;
+    if (durationMs === null || version === null) return;
+    const servedBy = await versionId(functionId, version);
+    if (servedBy === null) return;
+    await chargeRunning(database.pool, prices, [
+      {
+        id,
+        queuedAt,
+        functionId,
+        versionId: servedBy,
+        version,
+        source: 'invoke',
+        attempt,
+        startedAt: new Date(Date.now() - durationMs),
+        elapsedMs: durationMs,
+        cold: cold ?? false,
+      },
+    ]);
   }
 
   async function perform(
@@ -260,6 +289,7 @@ export function createWorker(options: WorkerOptions): Worker {
         gateway: await gatewayOf(region),
         token: await tokenFor(projectId),
         id,
+        attempt: invocation.attempt,
         name,
         contentType: invocation.content_type,
         headers: invocation.headers ?? {},
@@ -334,7 +364,7 @@ export function createWorker(options: WorkerOptions): Worker {
           versionId: null,
           startedAt: null,
           finishedAt: new Date(),
-          ...failure('the servers that ran it have ended before it had'),
+          ...exhaustion('the servers that ran it have ended before it had'),
         });
       if ((await requeueExpired(database.pool, ATTEMPTS_MAX)) > 0) kick();
     },
@@ -355,12 +385,18 @@ export function createWorker(options: WorkerOptions): Worker {
   };
 }
 
-const failure = (reason: string): Ended => ({
+const NOT_SERVED: Served = { durationMs: null, cold: null, version: null };
+
+const failure = (error: string, { durationMs, cold, version }: Served = NOT_SERVED): Ended => ({
   kind: 'ended',
   status: 'failed',
-  durationMs: null,
-  cold: null,
-  version: null,
-  error: `it was tried ${ATTEMPTS_MAX} times: ${reason}`,
+  error,
   result: null,
+  durationMs,
+  cold,
+  version,
 });
+
+/** @param last what is known of the last attempt */
+const exhaustion = (reason: string, last?: Served): Ended =>
+  failure(`it was tried ${ATTEMPTS_MAX} times: ${reason}`, last);

@@ -44,12 +44,16 @@ export function handled(
 
 /** The gateway's own response. */
 export function refused(
-  { response }: GatewayCall,
+  { id, response }: GatewayCall,
   status: number,
   error: string,
   headers: Record<string, string> = {},
 ): void {
-  response.writeHead(status, { 'content-type': 'application/json', ...headers });
+  response.writeHead(status, {
+    'content-type': 'application/json',
+    'x-rlp-invocation-id': id,
+    ...headers,
+  });
   response.end(JSON.stringify({ error }));
 }
 

@@ -4,12 +4,14 @@ import {
   ApiError,
   BOUNDS,
   discardBody,
+  FUNCTION_BROKEN_HEADER,
   FUNCTION_COLD_HEADER,
   FUNCTION_DURATION_HEADER,
   FUNCTION_QUEUE_HEADER,
   FUNCTION_STATUS_HEADER,
   FUNCTION_VERSION_HEADER,
   type GatewayFunction,
+  INVOCATION_ATTEMPT_HEADER,
   INVOCATION_ID_HEADER,
   isUuid,
   newUuid,
@@ -21,6 +23,7 @@ import { type Dispatcher, type Slot, VersionGone } from './dispatcher.ts';
 import { corsHeaders, type FunctionCall, headersForClient, headersForHandler } from './function-route.ts';
 import { callHandler, type HandlerOutcome } from './handler-call.ts';
 import { bodyTooLarge } from './request-body.ts';
+import type { RunningCall, RunningCalls } from './running-calls.ts';
 
 /** Instances that one request is tried on while nothing was sent, and versions that it waits for. */
 const ATTEMPTS_MAX = 3;
@@ -45,6 +48,7 @@ export interface FunctionServerOptions {
   grants: Pick<Grants, 'leaseFunction'>;
   dispatcher: Dispatcher;
   uploadIdleMs: number;
+  running: RunningCalls;
   /** Of invocations that the gateway itself records. */
   onFinished: (call: FinishedCall) => void;
 }
@@ -71,6 +75,9 @@ export class FunctionServer {
   /** @throws ApiError before the response has begun; ClientDisconnected */
   async serve(request: IncomingMessage, response: ServerResponse, asked: FunctionRequest): Promise<void> {
     const { isPublic, isPreflight } = asked.call;
+    // On refusals too: the control plane trusts none of its own calls without it, which a proxy may have answered.
+    const given = request.headers[INVOCATION_ID_HEADER];
+    if (typeof given === 'string' && isUuid(given)) response.setHeader(INVOCATION_ID_HEADER, given);
     if (isPublic) {
       const cors = corsHeaders(isPreflight, request.headers['access-control-request-headers']);
       for (const [name, value] of Object.entries(cors)) response.setHeader(name, value ?? '');
@@ -108,6 +115,7 @@ export class FunctionServer {
   ): Promise<void> {
     const { target, token, isPublic } = asked.call;
     const queuedAt = new Date();
+    const source = isPublic ? 'public' : 'invoke';
     let id = newUuid();
     for (let attempt = 1; ; attempt++) {
       using lease = await this.#options.grants.leaseFunction(target, token);
@@ -120,7 +128,7 @@ export class FunctionServer {
         call: Pick<FinishedCall, 'status' | 'startedAt' | 'durationMs' | 'cold' | 'error'>,
       ): void => {
         if (isDispatched) return;
-        this.#options.onFinished({ id, queuedAt, called, source: isPublic ? 'public' : 'invoke', ...call });
+        this.#options.onFinished({ id, queuedAt, called, source, ...call });
       };
       let slot: Slot;
       const onRevoked = (): void => ended.abort(lease.revoked.reason);
@@ -143,11 +151,25 @@ export class FunctionServer {
       } finally {
         lease.revoked.removeEventListener('abort', onRevoked);
       }
+      const calledAs = isDispatched ? attemptNumber(request) : null;
+      // Of an older control server, which does not say the attempt, nothing is reported.
+      using running =
+        calledAs === undefined
+          ? undefined
+          : this.#options.running.add({
+              id,
+              queuedAt,
+              called,
+              source,
+              attempt: calledAs,
+              isCold: slot.isCold,
+            });
       const outcome = await this.#call(request, response, slot, {
         asked,
         called,
         id,
         revoked: lease.revoked,
+        running,
       });
       slot.done(outcome.end);
       if (!outcome.isSent && outcome.end === 'broken' && attempt < ATTEMPTS_MAX) continue;
@@ -158,9 +180,10 @@ export class FunctionServer {
         cold: slot.isCold,
       });
       if (outcome.error === undefined || outcome.isCut || response.headersSent) return;
-      if (outcome.isInvalid) {
+      if (outcome.startedAt !== null) {
         const facts = answerHeaders(called, slot, outcome.durationMs);
         for (const [name, value] of Object.entries(facts)) response.setHeader(name, value);
+        if (outcome.end === 'broken' && !outcome.isInvalid) response.setHeader(FUNCTION_BROKEN_HEADER, '1');
       }
       throw outcome.error;
     }
@@ -170,7 +193,13 @@ export class FunctionServer {
     request: IncomingMessage,
     response: ServerResponse,
     slot: Slot,
-    on: { asked: FunctionRequest; called: GatewayFunction; id: string; revoked: AbortSignal },
+    on: {
+      asked: FunctionRequest;
+      called: GatewayFunction;
+      id: string;
+      revoked: AbortSignal;
+      running: RunningCall | undefined;
+    },
   ): Promise<HandlerOutcome> {
     const { call, requestId, address, expectsContinue } = on.asked;
     const { isPublic, path } = call;
@@ -193,12 +222,19 @@ export class FunctionServer {
       maxBodyBytes: BOUNDS.invocationPayloadBytes,
       uploadIdleMs: this.#options.uploadIdleMs,
       expectsContinue,
+      onSent: () => on.running?.sent(),
       revoked: on.revoked,
       refuse: (error) => void refuseCall(request, response, error, expectsContinue),
       lost: revoked,
       stopping: this.#stopping.signal,
     });
   }
+}
+
+/** Of a call of the control plane. */
+function attemptNumber(request: IncomingMessage): number | undefined {
+  const number = Number(request.headers[INVOCATION_ATTEMPT_HEADER]);
+  return Number.isSafeInteger(number) && number > 0 ? number : undefined;
 }
 
 function answerHeaders(

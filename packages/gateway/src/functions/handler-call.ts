@@ -18,6 +18,8 @@ export interface HandlerCallOptions {
   maxBodyBytes: number;
   uploadIdleMs: number;
   expectsContinue: boolean;
+  /** Called when the first byte is sent. */
+  onSent?: () => void;
   /** Aborted when the client's credential is revoked. */
   revoked: AbortSignal;
   /** Answers a client whose credential was revoked before its answer began. */
@@ -93,6 +95,7 @@ class HandlerCall {
       onSent: () => {
         this.#startedAt = new Date();
         this.#sentAt = performance.now();
+        options.onSent?.();
       },
       answer: (status, headers) => {
         this.#status = status;

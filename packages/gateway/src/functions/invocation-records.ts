@@ -1,15 +1,19 @@
-/** Reports invocations to the control plane, in batches and without delaying anyone. */
+/** Reports invocations to the control plane, in batches and without delaying anyone: their ends, and what runs for long. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   INVOCATION_ERROR_MAX_CHARS,
   INVOCATIONS_BATCH_MAX,
   INVOCATIONS_PATH,
   type RecordInvocationsRequest,
+  type ReportRunningInvocationsRequest,
+  RUNNING_INVOCATIONS_MS,
+  RUNNING_INVOCATIONS_PATH,
   type ServedInvocation,
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import { EndpointPools } from '../http/endpoints.ts';
 import type { FinishedCall } from './function-server.ts';
+import type { RunningCalls } from './running-calls.ts';
 
 /** How long an invocation waits for others. */
 const GATHER_MS = 500;
@@ -23,7 +27,10 @@ export interface InvocationRecordsOptions {
   /** Internal listener of the control plane. */
   controlUrl: string;
   credential: () => Promise<string>;
+  running: Pick<RunningCalls, 'list'>;
   log: Logger;
+  /** How often what runs is reported, in milliseconds; for tests. */
+  reportMs?: number;
 }
 
 export class InvocationRecords {
@@ -32,12 +39,18 @@ export class InvocationRecords {
   #waiting: ServedInvocation[] = [];
   #dropped = 0;
   #sending: Promise<void> | undefined;
+  #isReportDue = false;
+  readonly #reporter: NodeJS.Timeout;
   readonly #closing = new AbortController();
   /** Ends retries. */
   readonly #givenUp = new AbortController();
 
   constructor(options: InvocationRecordsOptions) {
     this.#options = options;
+    this.#reporter = setInterval(() => {
+      this.#isReportDue = true;
+      this.#sending ??= this.#run();
+    }, options.reportMs ?? RUNNING_INVOCATIONS_MS).unref();
   }
 
   add({ id, queuedAt, called, source, status, startedAt, durationMs, cold, error }: FinishedCall): void {
@@ -64,6 +77,7 @@ export class InvocationRecords {
 
   /** Sends what waits. @param graceMs until it gives up */
   async close(graceMs: number): Promise<void> {
+    clearInterval(this.#reporter);
     this.#closing.abort();
     const timer = setTimeout(() => this.#givenUp.abort(), graceMs);
     await this.#sending;
@@ -75,6 +89,9 @@ export class InvocationRecords {
     await sleep(GATHER_MS, undefined, { signal: this.#closing.signal, ref: false }).catch(() => undefined);
     while (this.#waiting.length > 0 && !this.#givenUp.signal.aborted)
       await this.#deliver(this.#waiting.splice(0, INVOCATIONS_BATCH_MAX));
+    // Never at the same time as an end: a call that ends from here on is sent after its report.
+    if (this.#isReportDue) await this.#report();
+    if (this.#waiting.length > 0 && !this.#givenUp.signal.aborted) return await this.#run();
     this.#sending = undefined;
     if (this.#waiting.length > 0) this.#dropped += this.#waiting.length;
     if (this.#dropped === 0) return;
@@ -85,10 +102,28 @@ export class InvocationRecords {
     this.#dropped = 0;
   }
 
+  /** What is not taken is in the next report, and in the end. */
+  async #report(): Promise<void> {
+    this.#isReportDue = false;
+    const invocations = this.#options.running.list();
+    for (let from = 0; from < invocations.length; from += INVOCATIONS_BATCH_MAX) {
+      const batch = invocations.slice(from, from + INVOCATIONS_BATCH_MAX);
+      const failure = await this.#post(RUNNING_INVOCATIONS_PATH, { invocations: batch }).catch(
+        (error: unknown) => error,
+      );
+      if (failure === undefined) continue;
+      this.#options.log.warn(
+        { err: failure, count: invocations.length },
+        'running invocations are not charged now',
+      );
+      return;
+    }
+  }
+
   async #deliver(invocations: ServedInvocation[]): Promise<void> {
     const { log } = this.#options;
     for (let pauseMs = RETRY_MIN_MS; ; pauseMs = Math.min(pauseMs * 2, RETRY_MAX_MS)) {
-      const failure = await this.#post({ invocations }).catch((error: unknown) => error);
+      const failure = await this.#post(INVOCATIONS_PATH, { invocations }).catch((error: unknown) => error);
       if (failure === undefined) return;
       if (failure === 400) {
         if (invocations.length === 1) {
@@ -108,11 +143,14 @@ export class InvocationRecords {
   }
 
   /** @returns undefined on success, or the status */
-  async #post(body: RecordInvocationsRequest): Promise<number | undefined> {
+  async #post(
+    path: string,
+    body: RecordInvocationsRequest | ReportRunningInvocationsRequest,
+  ): Promise<number | undefined> {
     const { controlUrl, credential } = this.#options;
     const answer = await this.#pools.get(controlUrl).request({
       method: 'POST',
-      path: INVOCATIONS_PATH,
+      path,
       headers: { authorization: `Bearer ${await credential()}`, 'content-type': 'application/json' },
       body: JSON.stringify(body),
       signal: AbortSignal.any([this.#givenUp.signal, AbortSignal.timeout(2 * ANSWER_MS)]),

@@ -47,7 +47,9 @@ test('a handler that dies, answers no HTTP, too many headers or nothing gets 502
     assert.equal(status, 502);
     assert.match(error, reason);
     if (isAnswered !== undefined)
-      assert.equal(answer.headers.has('x-rlp-duration-ms'), isAnswered, String(reason));
+      assert.equal(answer.headers.has('x-rlp-fn-broken'), !isAnswered, String(reason));
+    assert.ok(Number(answer.headers.get('x-rlp-duration-ms')) >= 0, 'the time that the handler had');
+    assert.equal(answer.headers.get('x-rlp-fn-version'), '1');
   }
   world.define({ max_instances: 1 });
   world.onSocket = (socket) =>
