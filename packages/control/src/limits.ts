@@ -66,6 +66,8 @@ export interface ControlLimits {
   blobGraceMs: number;
   /** How long a volume keeps commits that are not among its newest, in milliseconds. */
   volumeHistoryMs: number;
+  /** Longest `scaledown_window_s` of a function: idle instances cost nothing. */
+  functionWindowMaxS: number;
   /** How long a gateway keeps an instance of a function without a connection, in milliseconds. */
   functionLeaseMs: number;
   /** How long another gateway may take an instance that was released or whose lease ran out, in milliseconds. */
@@ -104,6 +106,7 @@ export const CONTROL_LIMITS: ControlLimits = {
   blobGraceMs: 24 * 3_600_000,
   volumeHistoryMs: 7 * 24 * 3_600_000,
   functionLeaseMs: 15_000,
+  functionWindowMaxS: 3_600,
   functionGraceMs: 3_000,
   functionFullMs: 30_000,
   // An emulated guest starts a large framework slowly.

@@ -96,6 +96,7 @@ describe('PATCH /fns/:name/config', () => {
       [{ timeout_s: 0 }, /timeout_s must be an integer from 1 to 172800, but was 0/],
       [{ timeout_s: 172_801 }, /timeout_s must be/],
       [{ scaledown_window_s: 1 }, /scaledown_window_s must be .*2/],
+      [{ scaledown_window_s: 3_601 }, /scaledown_window_s must be at most 3600 here, but was 3601/],
       [{ timeout_s: 5, max_concurrency: 1.5 }, /max_concurrency must be an integer/],
     ] as const) {
       const { status, body: answer } = await patch(call, body);

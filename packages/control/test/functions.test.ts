@@ -163,6 +163,7 @@ describe('the deploy of a function', () => {
       [{ scratch_mib: 63 }, /scratch_mib must be .*64.*63/],
       [{ timeout_s: 172_801 }, /timeout_s must be an integer from 1 to 172800, but was 172801/],
       [{ scaledown_window_s: 1 }, /scaledown_window_s must be .*2/],
+      [{ scaledown_window_s: 3_601 }, /scaledown_window_s must be at most 3600 here, but was 3601/],
       [{ max_concurrency: 0 }, /max_concurrency must be .*1/],
       [{ max_instances: 0 }, /max_instances must be .*1/],
       [

@@ -133,6 +133,14 @@ function resolveFunctionVersion(body: FunctionFormConfig, platform: PlatformLimi
   };
 }
 
+/** @param most as the operator has set it, in seconds */
+export function checkScaledownWindow(seconds: number, most: number): void {
+  if (seconds > most)
+    throw badRequest(
+      `scaledown_window_s must be at most ${most} here, but was ${seconds}: an instance without requests is kept no longer`,
+    );
+}
+
 function refuseOver(field: string, value: number, most: number, unit: string): void {
   if (value > most) throw badRequest(`${field} asks for ${value} ${unit}; an instance has at most ${most}`);
 }

@@ -53,7 +53,7 @@ const scaledownWindow = (initial?: number) =>
     LIMITS.functionScaledownMin,
     BOUNDS.int32,
     initial,
-    'How long an instance without requests is kept, in seconds.',
+    'How long an instance without requests is kept, in seconds; at most 3,600 unless the operator has set another limit.',
   );
 const maxConcurrency = (initial?: number) =>
   int(1, BOUNDS.int32, initial, 'Most requests at a time of one instance.');

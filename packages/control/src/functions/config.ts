@@ -3,6 +3,7 @@
  * Otherwise a change right after a deploy would be gone when that version becomes the current one.
  */
 import {
+  checkScaledownWindow,
   functionNotFound,
   notFound,
   quote,
@@ -37,13 +38,14 @@ const UPDATE = statement<FunctionConfig & { function_id: string }>(
     order by (c.version is not distinct from f.current_version) desc, c.version desc limit 1`,
 );
 
-/** @throws 404 */
+/** @throws 400, 404 */
 export async function updateConfig(
-  { database, events }: Pick<ControlContext, 'database' | 'events'>,
+  { database, events, limits }: Pick<ControlContext, 'database' | 'events' | 'limits'>,
   projectId: string,
   name: string,
   body: FunctionConfigUpdate,
 ): Promise<FunctionConfig> {
+  checkScaledownWindow(body.scaledown_window_s ?? 0, limits.functionWindowMaxS);
   const updated = await queryOne(database.pool, UPDATE, [
     projectId,
     name,

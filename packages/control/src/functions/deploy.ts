@@ -1,5 +1,6 @@
 /** `POST /fns`: function and version in one statement, whose lock of the function's row numbers the versions. */
 import {
+  checkScaledownWindow,
   badRequest,
   BOUNDS,
   type FunctionDeployResponse,
@@ -28,7 +29,7 @@ import { NOTHING_SERVES } from './version-states.ts';
 
 export type DeployContext = Pick<
   ControlContext,
-  'artifacts' | 'builds' | 'database' | 'events' | 'readImage' | 'regions' | 'scheduler'
+  'artifacts' | 'builds' | 'database' | 'events' | 'limits' | 'readImage' | 'regions' | 'scheduler'
 >;
 
 interface Written {
@@ -105,7 +106,8 @@ export async function deployFunction(
   requested: Requested,
   ids: IdGenerator,
 ): Promise<FunctionDeployResponse> {
-  const { database, events, builds } = context;
+  const { database, events, builds, limits } = context;
+  checkScaledownWindow(requested.version.scaledown_window_s, limits.functionWindowMaxS);
   // Always in this order: an earlier attempt with the same seed has generated the same values.
   const [functionId, versionId] = [ids.uuid(), ids.uuid()];
   const made = () => queryOne(database.pool, MADE, [versionId, projectId]);

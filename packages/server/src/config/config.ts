@@ -74,6 +74,7 @@ export interface Config {
   retentionDays: number;
   auditRetentionDays: number;
   invocationRetentionDays: number;
+  functionWindowMaxS: number;
   volumeHistoryMs: number;
   /** `tier` and `cpu` absent: the role's default. */
   overcommit: { cpu?: number; mem: number; disk: number; tier?: OvercommitTier };
@@ -224,6 +225,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     retentionDays: get('RELEAP_RETENTION_DAYS'),
     auditRetentionDays: get('RELEAP_AUDIT_RETENTION_DAYS'),
     invocationRetentionDays: get('RELEAP_INVOCATION_RETENTION_DAYS'),
+    functionWindowMaxS: get('RELEAP_FUNCTION_WINDOW_MAX_S'),
     volumeHistoryMs: Number(get('RELEAP_VOLUME_HISTORY_DAYS')) * 86_400_000,
     usage: {
       mode: get('RELEAP_USAGE'),

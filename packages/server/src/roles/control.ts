@@ -53,6 +53,7 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
       retentionDays: config.retentionDays,
       auditRetentionDays: config.auditRetentionDays,
       invocationRetentionDays: config.invocationRetentionDays,
+      functionWindowMaxS: config.functionWindowMaxS,
       volumeHistoryMs: config.volumeHistoryMs,
       // A machine of one's own is for trying things out: many idle sandboxes matter more than guarantees under load.
       // So 20 sandboxes of the SDK, of a dedicated core each, run on 2 cores.

@@ -22,10 +22,12 @@ type Row = Omit<GatewayFunction, 'version_id' | 'version'> & {
   version: number | null;
 };
 
+/** $1 project, $2 name, $3 longest window: versions of before the limit may have more */
 const FIND = statement<Row>(
   'gateway-function',
   `select f.id, f.project_id, p.org_id, f.name, f.public, f.token_hash, f.revision::integer as revision, f.latest_version,
-          v.id as version_id, v.version, v.port, v.timeout_s, v.scaledown_window_s, v.max_concurrency, v.max_instances
+          v.id as version_id, v.version, v.port, v.timeout_s,
+          least(v.scaledown_window_s, $3) as scaledown_window_s, v.max_concurrency, v.max_instances
      from functions f join projects p on p.id = f.project_id and p.deleted_at is null
      left join function_versions v on v.function_id = f.id and v.version = f.current_version and v.root is not null
     where f.project_id = $1 and f.name = $2`,
@@ -40,7 +42,11 @@ export function functionTarget({
   authenticator,
   billing,
   dispatchTokens,
-}: Pick<ControlContext, 'database' | 'authenticator' | 'billing' | 'dispatchTokens'>): TargetResolver {
+  limits,
+}: Pick<
+  ControlContext,
+  'database' | 'authenticator' | 'billing' | 'dispatchTokens' | 'limits'
+>): TargetResolver {
   async function callerOf(token: string): Promise<GrantedCredential | undefined> {
     if (tokenKind(token) === 'apiKey') {
       // Without the cache: a revoked key must not get a grant.
@@ -55,7 +61,9 @@ export function functionTarget({
 
   // No name is a text that PostgreSQL could not take, such as one with NUL.
   const find = async (projectId: string, name: string): Promise<Row | undefined> =>
-    /^[a-z0-9-]+$/.test(name) ? queryOne(database.pool, FIND, [projectId, name]) : undefined;
+    /^[a-z0-9-]+$/.test(name)
+      ? queryOne(database.pool, FIND, [projectId, name, limits.functionWindowMaxS])
+      : undefined;
 
   /** Of the caller of a public endpoint. */
   function publicCredential(row: Row, token: string): GrantedCredential {

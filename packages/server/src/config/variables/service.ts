@@ -150,6 +150,14 @@ export const THE_SERVICE = {
       'Retention of the invocations of functions, with their results; they are removed by whole days.',
     group: 'The service',
   }),
+  RELEAP_FUNCTION_WINDOW_MAX_S: variable({
+    schema: Type.Integer({ minimum: 2, maximum: 2_147_483_647 }),
+    default: 3_600,
+    unit: 's',
+    description:
+      'Longest `scaledown_window_s` of a function. Instances without requests cost nothing, so it bounds what tenants hold for free.',
+    group: 'The service',
+  }),
   RELEAP_VOLUME_HISTORY_DAYS: variable({
     schema: Type.Integer({ minimum: 1, maximum: 3_650 }),
     default: 7,
