@@ -68,7 +68,7 @@ const charges = async (vm: Created): Promise<number> =>
   (await inspectLedger(world.database, { sandbox_id: vm.uuid })).length;
 
 describe('an organization without credits', () => {
-  it('is refused create, start and resume with 402, and succeeds as soon as it is granted some', async () => {
+  it('is refused create, start, resume and builds with 402, and succeeds as soon as it is granted some', async () => {
     await grant('1000');
     const stopped = await stage.stopped();
     const paused = await stage.paused();
@@ -77,7 +77,13 @@ describe('an organization without credits', () => {
       await world.call('POST', '/vms', { image: 'busybox' }),
       await stage.do(stopped, 'start'),
       await stage.do(paused, 'resume'),
+      await world.call('POST', '/images', {
+        name: 'built',
+        source: { type: 'dockerfile', dockerfile: 'FROM busybox\n' },
+      }),
     ];
+    const snapshot = { name: 'built', imageName: 'localhost:5000/app' };
+    assert.equal((await world.call('POST', '/compat/snapshots', snapshot)).status, 402);
     for (const answer of refusals) {
       assert.deepEqual([answer.status, Object.keys(answer.body as object)], [402, ['error']], answer.text);
       assert.match(answer.body.error, /out of credits: its balance is (0|-0\.\d+), and must be above 0$/);

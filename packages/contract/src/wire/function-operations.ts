@@ -43,6 +43,7 @@ export const functionOperations = {
       400:
         'The name, the image, a number, a name in `env` or `snapshot_kind` is not valid; values are over a cap of the service; ' +
         'the project has as many functions as it may. Of a form: a part is missing, sent twice, no JSON, no tar archive or too large.',
+      402: 'The organization is out of credits, and the image is to be built.',
       404: 'The image does not exist.',
       409: 'The image is not built yet, could not be built, or is still being replicated into the region of the function.',
       503: 'The service has no space for the context.',

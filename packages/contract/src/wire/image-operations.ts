@@ -41,6 +41,7 @@ export const imageOperations = {
       400:
         'Neither JSON nor a valid form; no name, no source or no context file; a name, source or field that is not valid; a ' +
         'context that is not a tar archive or is too large; an unknown or disabled region.',
+      402: 'The organization is out of credits.',
       503: 'The build queue is temporarily unavailable, or the service has no space for the context.',
     },
   },

@@ -25,6 +25,14 @@ const PERCENT = 100n;
 /** Units per nano-credit in which a meter counts. */
 export const METER_SCALE = MICROS * SIZE * PICO_IN_NANO * PERCENT;
 
+/** The first parameters of a statement with `METER_RATE`. */
+export const meterPrices = (prices: Prices): unknown[] => [
+  [prices.cpuSecond, prices.buildCpuSecond, prices.functionCpuSecond].map(String),
+  [prices.memGibSecond, prices.buildMemGibSecond, prices.functionMemGibSecond].map(String),
+  String(prices.gpuSecond),
+  100 - prices.spotDiscountPercent,
+];
+
 /** Meters per statement: their rows are locked while it runs, and the stop of a sandbox waits for it. */
 const METER_BATCH = 2_000;
 /** How long a meter that cannot be charged is parked, in seconds. */
@@ -37,8 +45,10 @@ interface Row {
   now: string;
 }
 
-/** The same in SQL, over `sandbox_meters m`. $1..$3 prices of cpu, memory, GPU; $4 percent that spot costs */
-export const METER_RATE = `(m.millicores::numeric * 1024 * $1::numeric + m.mem_mib::numeric * 1000 * $2::numeric + m.gpus::numeric * ${SIZE} * $3::numeric)
+/** Which price of an array a meter has. */
+const CLASS = `[case m.kind when 'build' then 2 when 'trial' then 3 else 1 end]`;
+/** The same in SQL, over `sandbox_meters m`. $1..$3 prices of cpu and memory (by class) and GPU; $4 percent that spot costs */
+export const METER_RATE = `(m.millicores::numeric * 1024 * ($1::numeric[])${CLASS} + m.mem_mib::numeric * 1000 * ($2::numeric[])${CLASS} + m.gpus::numeric * ${SIZE} * $3::numeric)
            * case when m.spot then $4::integer else 100 end`;
 
 const CLOCK = 'coalesce($7::timestamptz, now())';
@@ -53,7 +63,7 @@ const DUE = `select id from (
         order by m.metered_until limit $6)) d limit $6`;
 
 /**
- * $1..$3 prices of cpu, memory, GPU; $4 percent that spot costs; $5 how long a meter may run uncharged, in
+ * $1..$4 `meterPrices`; $5 how long a meter may run uncharged, in
  * milliseconds; $6 batch; $7 the present time, or null; $8 the meters' ids. A running meter is charged up to
  * the last heartbeat of its host: should the host be lost, no time after that was charged.
  */
@@ -61,7 +71,7 @@ function charge(name: string, meters: string, lock = 'skip locked'): Statement<R
   return statement<Row>(
     name,
     `with due as (
-  select m.id, m.sandbox_id, m.org_id, m.region, m.metered_until as since, m.closed_at, m.carry,
+  select m.id, m.sandbox_id, m.org_id, m.region, m.metered_until as since, m.closed_at, m.carry, m.kind, m.function_id,
          coalesce(m.closed_at, least(${CLOCK}, r.last_seen_at)) as until,
          ${METER_RATE} as rate
     from sandbox_meters m left join runners r on r.id = m.runner_id
@@ -80,8 +90,11 @@ function charge(name: string, meters: string, lock = 'skip locked'): Statement<R
    where m.id = p.id and p.closed_at is not null and m.metered_until = p.since
   returning p.*
 ), charged as (
-  insert into credit_usage (org_id, amount, kind, sandbox_id, region, period_from, period_to)
-  select org_id, -div(parts, ${METER_SCALE}), 'usage', sandbox_id, region, since, until
+  insert into credit_usage (org_id, amount, kind, sandbox_id, function_id, region, period_from, period_to, note)
+  select org_id, -div(parts, ${METER_SCALE}), 'usage', case kind when 'sandbox' then sandbox_id end, function_id, region, since, until,
+         case kind when 'build' then 'build ' || sandbox_id
+                   when 'trial' then 'function ' || coalesce((select split_part(f.name, '/', 1) from functions f where f.id = function_id),
+                                                             function_id::text) || ': trial of a version' end
     from (select * from moved union all select * from ended) done
    where parts >= ${METER_SCALE} and since < until
    order by since
@@ -105,7 +118,7 @@ const CHARGE_ORGS = charge('charge-meters-of-orgs', OF_ORGS);
 const ids = (name: string, meters: string): Statement<{ id: string }> =>
   statement<{ id: string }>(
     name,
-    `select id from (${meters}) d where $1::numeric + $2::numeric + $3::numeric + $4::integer is not null`,
+    `select id from (${meters}) d where $1::numeric[] is not null and $2::numeric[] is not null and $3::numeric + $4::integer is not null`,
   );
 const DUE_IDS = ids('charge-meters-due', DUE);
 const ORG_IDS = ids('charge-meters-due-of-orgs', OF_ORGS);
@@ -147,14 +160,7 @@ export interface ChargeOptions {
  */
 export async function chargeMeters(on: Queryable, prices: Prices, options: ChargeOptions): Promise<Charged> {
   const batch = options.batch ?? METER_BATCH;
-  const values = [
-    String(prices.cpuSecond),
-    String(prices.memGibSecond),
-    String(prices.gpuSecond),
-    100 - prices.spotDiscountPercent,
-    options.meterMs,
-    batch,
-  ];
+  const values = [...meterPrices(prices), options.meterMs, batch];
   const orgs = new Set<string>();
   const parked: ParkedMeter[] = [];
   let moved = 0;

@@ -14,6 +14,10 @@ export interface Prices {
   functionCpuSecond: bigint;
   /** A second of an invocation, for each GiB of memory of the function. */
   functionMemGibSecond: bigint;
+  /** A second of the build of a Dockerfile, for each vCPU of its machine. */
+  buildCpuSecond: bigint;
+  /** The same for each GiB of its memory. */
+  buildMemGibSecond: bigint;
   /** Discount on the guarantees of the spot tier, in percent: 0 to 100. */
   spotDiscountPercent: number;
 }
@@ -26,6 +30,8 @@ export const PRICE_DEFAULTS = {
   gpuSecond: '0.0006',
   functionCpuSecond: '0.000017',
   functionMemGibSecond: '0.000006',
+  buildCpuSecond: '0.000014',
+  buildMemGibSecond: '0.0000045',
   spotDiscountPercent: 60,
 } as const;
 
@@ -43,6 +49,8 @@ export const DEFAULT_PRICES: Prices = {
   gpuSecond: price(PRICE_DEFAULTS.gpuSecond),
   functionCpuSecond: price(PRICE_DEFAULTS.functionCpuSecond),
   functionMemGibSecond: price(PRICE_DEFAULTS.functionMemGibSecond),
+  buildCpuSecond: price(PRICE_DEFAULTS.buildCpuSecond),
+  buildMemGibSecond: price(PRICE_DEFAULTS.buildMemGibSecond),
   spotDiscountPercent: PRICE_DEFAULTS.spotDiscountPercent,
 };
 
@@ -53,5 +61,7 @@ export const FREE: Prices = {
   gpuSecond: 0n,
   functionCpuSecond: 0n,
   functionMemGibSecond: 0n,
+  buildCpuSecond: 0n,
+  buildMemGibSecond: 0n,
   spotDiscountPercent: 0,
 };

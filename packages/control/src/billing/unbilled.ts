@@ -4,7 +4,7 @@
  * whose balance it would take to zero or beyond the overdraft limit is charged at once.
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
-import { METER_RATE, METER_SCALE } from './charge-meters.ts';
+import { meterPrices, METER_RATE, METER_SCALE } from './charge-meters.ts';
 import { FUNCTION_SCALE } from './function-charges.ts';
 import type { Prices } from './prices.ts';
 
@@ -34,12 +34,6 @@ export async function organizationsCrossing(
   prices: Prices,
   overdraftLimit: bigint,
 ): Promise<string[]> {
-  const rows = await queryAll(on, CROSSING, [
-    String(prices.cpuSecond),
-    String(prices.memGibSecond),
-    String(prices.gpuSecond),
-    100 - prices.spotDiscountPercent,
-    String(overdraftLimit),
-  ]);
+  const rows = await queryAll(on, CROSSING, [...meterPrices(prices), String(overdraftLimit)]);
   return rows.map((row) => row.org_id);
 }

@@ -14,6 +14,7 @@ import {
   type PlatformLimits,
 } from '@releap/contract';
 import { queryOne, statement, type Database, type Queryable } from '@releap/database';
+import type { Billing } from '../billing/billing.ts';
 import type { Principal } from '../auth/authenticator.ts';
 import type { BuildQueue } from '../images/build-queue.ts';
 import { BUILD_NEED } from '../images/routes.ts';
@@ -30,6 +31,7 @@ export interface CompatSnapshotContext {
   regions: Regions;
   scheduler: Scheduler;
   builds: BuildQueue;
+  billing: Pick<Billing, 'requireCredits'>;
   platform: PlatformLimits;
 }
 
@@ -50,9 +52,9 @@ const INSERT = statement(
    values ($1, $2, $3, $4, $5::jsonb, $6, $7, $8)`,
 );
 
-/** @returns its id. @throws 400, 409 when the name is taken, 501 */
+/** @returns its id. @throws 400, 402, 409 when the name is taken, 501 */
 export async function createSnapshot(
-  { database, regions, scheduler, builds, platform }: CompatSnapshotContext,
+  { billing, database, regions, scheduler, builds, platform }: CompatSnapshotContext,
   principal: Principal,
   body: CompatSnapshotCreate,
 ): Promise<string> {
@@ -62,6 +64,7 @@ export async function createSnapshot(
   if (body.cpu) resolveResources({ mode: 'dedicated', cpu: body.cpu }, platform);
   const { projectId } = principal;
   const source = sourceOf(projectId, body);
+  await billing.requireCredits(principal.orgId);
   const region = await regions.resolve(
     toRegion(body.regionId) ?? null,
     principal,

@@ -29,7 +29,15 @@ import { NOTHING_SERVES } from './version-states.ts';
 
 export type DeployContext = Pick<
   ControlContext,
-  'artifacts' | 'builds' | 'database' | 'events' | 'limits' | 'readImage' | 'regions' | 'scheduler'
+  | 'artifacts'
+  | 'billing'
+  | 'builds'
+  | 'database'
+  | 'events'
+  | 'limits'
+  | 'readImage'
+  | 'regions'
+  | 'scheduler'
 >;
 
 interface Written {
@@ -115,6 +123,7 @@ export async function deployFunction(
     const before = await made();
     if (before !== undefined) return before;
   }
+  if (requested.image.type === 'dockerfile') await context.billing.requireCredits(principal.orgId);
   const region = await regionOf(context, { projectId, ...principal }, requested);
   const version = { functionId, versionId, projectId, region, ...requested };
   const { image } = requested;

@@ -10,6 +10,7 @@ import type { ImageCreateRequest, ImageCreateResponse, ImageList } from '@releap
 import type { Database } from '@releap/database';
 import type { BlobStore } from '../artifacts/blob-store.ts';
 import type { Principal } from '../auth/authenticator.ts';
+import type { Billing } from '../billing/billing.ts';
 import type { Planes } from '../http/planes.ts';
 import type { Upload } from '../http/uploads.ts';
 import type { IdGenerator } from '../idempotency/id-generator.ts';
@@ -28,6 +29,7 @@ export interface ImageRoutes {
   regions: Regions;
   scheduler: Scheduler;
   builds: BuildQueue;
+  billing: Pick<Billing, 'requireCredits'>;
 }
 
 /** A build needs a region with a ready host, and no capacity of it. */
@@ -49,7 +51,7 @@ interface Requested extends Omit<NewImage, 'region'> {
 
 export function imageRoutes(
   { workload }: Planes,
-  { database, blobs, limits, regions, scheduler, builds }: ImageRoutes,
+  { database, blobs, limits, regions, scheduler, builds, billing }: ImageRoutes,
 ): void {
   workload.operation(
     operations.createImage,
@@ -80,6 +82,7 @@ export function imageRoutes(
     requested: Requested,
     ids: IdGenerator,
   ): Promise<ImageCreateResponse> {
+    await billing.requireCredits(principal.orgId);
     const region = await regions.resolve(
       requested.region,
       principal,

@@ -15,6 +15,8 @@ export const PRICES: Prices = {
   gpuSecond: price('0.0006'),
   functionCpuSecond: price('0.000017'),
   functionMemGibSecond: price('0.000006000001'),
+  buildCpuSecond: price('0.000011'),
+  buildMemGibSecond: price('0.0000031'),
   spotDiscountPercent: 60,
 };
 

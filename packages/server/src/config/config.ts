@@ -249,6 +249,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
         gpuSecond: price(text('RELEAP_PRICE_GPU_SECOND') ?? '0'),
         functionCpuSecond: price(text('RELEAP_PRICE_FUNCTION_CPU_SECOND') ?? '0'),
         functionMemGibSecond: price(text('RELEAP_PRICE_FUNCTION_MEMORY_GIB_SECOND') ?? '0'),
+        buildCpuSecond: price(text('RELEAP_PRICE_BUILD_CPU_SECOND') ?? '0'),
+        buildMemGibSecond: price(text('RELEAP_PRICE_BUILD_MEMORY_GIB_SECOND') ?? '0'),
         spotDiscountPercent: get('RELEAP_SPOT_DISCOUNT'),
       },
     },

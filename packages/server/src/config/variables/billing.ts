@@ -82,6 +82,20 @@ export const BILLING = {
     description: 'Price of a second of an invocation, for each GiB of memory of the function.',
     group: 'Billing',
   }),
+  RELEAP_PRICE_BUILD_CPU_SECOND: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.buildCpuSecond,
+    unit: 'credits',
+    description: 'Price of a second of the build of a Dockerfile, for each of its 2 vCPUs.',
+    group: 'Billing',
+  }),
+  RELEAP_PRICE_BUILD_MEMORY_GIB_SECOND: variable({
+    schema: Price,
+    default: PRICE_DEFAULTS.buildMemGibSecond,
+    unit: 'credits',
+    description: 'Price of a second of the build of a Dockerfile, for each of its 2 GiB of memory.',
+    group: 'Billing',
+  }),
   RELEAP_SPOT_DISCOUNT: variable({
     schema: Type.Integer({ minimum: 0, maximum: 100 }),
     default: PRICE_DEFAULTS.spotDiscountPercent,

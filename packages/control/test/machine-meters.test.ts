@@ -1,0 +1,153 @@
+/** Machines that are no sandboxes of tenants are charged too: builds of Dockerfiles, and trials of versions of functions. */
+import assert from 'node:assert/strict';
+import { after, before, describe, it } from 'node:test';
+import { newUuid } from '@releap/contract';
+import type { Database } from '@releap/database';
+import { openFresh } from '@releap/testing/postgres';
+import { chargeMeters, METER_SCALE } from '../src/billing/charge-meters.ts';
+import { newOrg, newRunner, newSandbox, PRICES, setStatus } from './support/billing.ts';
+import { newFunction } from './support/functions.ts';
+
+let database: Database;
+let runnerId: string;
+before(async () => {
+  database = await openFresh();
+  await newOrg(database);
+  runnerId = await newRunner(database);
+});
+after(async () => database.close());
+
+interface Meter {
+  kind: string;
+  closed: boolean;
+  seconds: number;
+}
+/** Meters of a job or a sandbox, oldest first. */
+async function metersOf(id: string): Promise<Meter[]> {
+  const { rows } = await database.pool.query<Meter>(
+    `select kind, closed_at is not null as closed, round(extract(epoch from coalesce(closed_at, now()) - metered_until))::integer as seconds
+       from sandbox_meters where sandbox_id = $1 order by id`,
+    [id],
+  );
+  return rows;
+}
+/** As if it had begun so long ago. */
+const backdate = (id: string, seconds: number) =>
+  database.pool.query(
+    `update sandbox_meters set metered_until = metered_until - $2 * interval '1 second' where sandbox_id = $1 and closed_at is null`,
+    [id, seconds],
+  );
+async function ledger(orgId: string) {
+  await chargeMeters(database.pool, PRICES, { meterMs: 0, orgs: [orgId] });
+  const { rows } = await database.pool.query<{
+    amount: string;
+    note: string | null;
+    sandbox_id: string | null;
+    function_id: string | null;
+    micros: string;
+  }>(
+    `select amount, note, sandbox_id, function_id, trunc(extract(epoch from period_to - period_from) * 1000000)::text as micros
+       from credit_usage where org_id = $1 order by id`,
+    [orgId],
+  );
+  return rows;
+}
+const costOf = (micros: string, vcpus: bigint, memMib: bigint, cpu: bigint, mem: bigint): bigint =>
+  (BigInt(micros) * (vcpus * 1_000n * 1_024n * cpu + memMib * 1_000n * mem) * 100n) / METER_SCALE;
+
+async function newBuild(projectId: string, type = 'dockerfile'): Promise<string> {
+  const id = newUuid();
+  await database.pool.query(
+    `insert into jobs (id, project_id, kind, status, payload) values ($1, $2, 'build', 'queued', $3)`,
+    [id, projectId, { root: { type } }],
+  );
+  return id;
+}
+/** As a lease of the build queue does it. */
+const takeBuild = (id: string) =>
+  database.pool.query(
+    `update jobs set status = 'running', attempts = attempts + 1, runner_id = $2, lease_until = now() + interval '1 minute' where id = $1`,
+    [id, runnerId],
+  );
+
+describe('the build of a Dockerfile', () => {
+  it('is charged from its lease by a host to its end, at the prices of builds', async () => {
+    const { orgId, projectId } = await newOrg(database);
+    const id = await newBuild(projectId);
+    assert.deepEqual(await metersOf(id), [], 'the wait for a host');
+    await takeBuild(id);
+    await backdate(id, 90);
+    await database.pool.query(`update jobs set status = 'failed', lease_until = null where id = $1`, [id]);
+    const [entry, ...others] = await ledger(orgId);
+    assert.ok(entry);
+    assert.deepEqual(others, []);
+    assert.deepEqual([entry.note, entry.sandbox_id, entry.function_id], [`build ${id}`, null, null]);
+    assert.ok(BigInt(entry.micros) >= 90_000_000n);
+    assert.equal(
+      -BigInt(entry.amount),
+      costOf(entry.micros, 2n, 2_048n, PRICES.buildCpuSecond, PRICES.buildMemGibSecond),
+    );
+    assert.deepEqual(await metersOf(id), []);
+  });
+
+  it('of a host that is lost is charged to the end of its lease, and by the next host anew', async () => {
+    const { projectId } = await newOrg(database);
+    const id = await newBuild(projectId);
+    await takeBuild(id);
+    await backdate(id, 100);
+    await database.pool.query(`update jobs set lease_until = now() - interval '60 seconds' where id = $1`, [
+      id,
+    ]);
+    await takeBuild(id);
+    assert.deepEqual(await metersOf(id), [
+      { kind: 'build', closed: true, seconds: 40 },
+      { kind: 'build', closed: false, seconds: 0 },
+    ]);
+  });
+
+  it('is no pull of an image, and no build of the service', async () => {
+    const { projectId } = await newOrg(database);
+    const pull = await newBuild(projectId, 'registry');
+    await takeBuild(pull);
+    const own = newUuid();
+    await database.pool.query(
+      `insert into jobs (id, kind, status, payload) values ($1, 'build', 'queued', '{"root": {"type": "dockerfile"}}')`,
+      [own],
+    );
+    await takeBuild(own);
+    assert.deepEqual([await metersOf(pull), await metersOf(own)], [[], []]);
+  });
+});
+
+it('the trial of a version is charged as its function, and no other instance is', async () => {
+  const { orgId, projectId } = await newOrg(database);
+  const fn = await newFunction(database, projectId, { vcpus: 2, memMib: 512 });
+  const start = async (purpose: string): Promise<string> => {
+    const id = await newSandbox(database, projectId, { status: 'pending', runnerId, vcpus: 2, memMib: 512 });
+    await database.pool.query(
+      `update sandboxes set owner_kind = 'service', owner_service = 'functions' where id = $1`,
+      [id],
+    );
+    await database.pool.query(
+      `insert into function_instances (sandbox_id, function_id, version_id, project_id, purpose) values ($1, $2, $3, $4, $5)`,
+      [id, fn.id, fn.versionId, projectId, purpose],
+    );
+    await setStatus(database, id, 'running');
+    return id;
+  };
+  const [trial, serving] = [await start('probe'), await start('serve')];
+  assert.deepEqual(await metersOf(serving), []);
+  await backdate(trial, 30);
+  await setStatus(database, trial, 'deleting');
+  const [entry, ...others] = await ledger(orgId);
+  assert.ok(entry);
+  assert.deepEqual(others, []);
+  assert.deepEqual(
+    [entry.note, entry.sandbox_id, entry.function_id],
+    [`function ${fn.name}: trial of a version`, null, fn.id],
+  );
+  assert.equal(
+    -BigInt(entry.amount),
+    costOf(entry.micros, 2n, 512n, PRICES.functionCpuSecond, PRICES.functionMemGibSecond),
+  );
+});
