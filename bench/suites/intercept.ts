@@ -13,6 +13,7 @@ import type { Duplex } from 'node:stream';
 import { testAuthority } from '@releap/testing/certificates';
 import { eventually } from '@releap/testing/eventually';
 import { pino } from 'pino';
+import { CgroupTree } from '../../packages/runner/src/cgroup/cgroup-tree.ts';
 import { Interceptor } from '../../packages/runner/src/network/intercept/interceptor.ts';
 import { type SuiteResult, summaryRows } from '../report.ts';
 import { type Samples, summarize } from '../statistics.ts';

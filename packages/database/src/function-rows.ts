@@ -1,5 +1,10 @@
 /** Rows of functions and their versions, as `schema.ts` has those of sandboxes. */
-import type { FunctionSnapshotKind, FunctionTemplateState, RootSource } from '@releap/contract';
+import type {
+  FunctionActivation,
+  FunctionSnapshotKind,
+  FunctionTemplateState,
+  RootSource,
+} from '@releap/contract';
 import { everyColumn, type Environment } from './schema.ts';
 
 export interface FunctionRow {
@@ -59,6 +64,8 @@ export interface FunctionVersionRow {
   max_instances: number | null;
   template_state: FunctionTemplateState;
   template_error: string | null;
+  /** When it becomes the current version. */
+  activate: FunctionActivation;
   /** The image that was uploaded with it, and the job that builds it. */
   image_id: string | null;
   build_job: string | null;
@@ -85,6 +92,7 @@ export const FUNCTION_VERSION_COLUMNS = everyColumn<FunctionVersionRow>()([
   'max_instances',
   'template_state',
   'template_error',
+  'activate',
   'image_id',
   'build_job',
   'created_at',

@@ -83,9 +83,7 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
       unguarded: Object.values<Operation>(operations).filter(({ rateLimited }) => rateLimited === false),
       ...shared,
     }),
-    workload: keyAudit.audited(
-      createPlane<'workload'>({ guard: guards.workload, ...shared }),
-    ),
+    workload: keyAudit.audited(createPlane<'workload'>({ guard: guards.workload, ...shared })),
     compat: keyAudit.audited(
       createPlane<'workload'>({
         guard: guards.workload,

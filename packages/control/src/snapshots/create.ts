@@ -76,8 +76,11 @@ export function snapshotRefusal(sandbox: SandboxRow, kind: SnapshotKind): string
   // Permanent reasons first.
   if (kind === 'disk' && sandbox.persistent) return 'a persistent sandbox needs a snapshot of kind "full"';
   const lacking = RESUMABLE.find((name) => kind === 'full' && !CONDITIONS[name].holds(sandbox));
-  if (lacking !== undefined)
-    return `a full snapshot of it could not be resumed: ${CONDITIONS[lacking].otherwise}`;
+  if (lacking !== undefined) {
+    const { otherwise } = CONDITIONS[lacking];
+    const why = typeof otherwise === 'string' ? otherwise : otherwise(sandbox);
+    return `a full snapshot of it could not be resumed: ${why}`;
+  }
   if (sandbox.status === 'pending') return 'it is pending and not yet placed on a host, and must be running';
   if (sandbox.status !== 'running') return `it is ${sandbox.status}, and must be running`;
   if (sandbox.runner_id === null) return 'it is not yet placed on a host';
