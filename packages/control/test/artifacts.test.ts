@@ -288,7 +288,8 @@ describe('an image that was built from a Dockerfile', () => {
     assert.equal(parts.status, 200);
 
     // A function that was deployed from it needs it until a version after that is the current one.
-    const deploy = (from: string) => world.call('POST', '/fns', { name: 'needs-it', image: from });
+    const deploy = (from: string) =>
+      world.call('POST', '/fns', { name: 'needs-it', image: from, activate: 'when_ready' });
     const deployed = await deploy('built');
     assert.equal(deployed.status, 200, deployed.text);
     assert.equal((await world.call('DELETE', '/images/built')).status, 204);
