@@ -88,7 +88,7 @@ describe('rlp fork', () => {
 
   test('is refused when there are no credits', async () => {
     await using poor = await startService({ billing: { mode: 'enforce' } });
-    const project = await poor.project();
+    const project = await poor.project(poor.world.orgId);
     const give = (amount: string) =>
       poor.world.operator('POST', `/operator/orgs/${poor.world.orgId}/grants`, {
         amount,

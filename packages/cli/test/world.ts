@@ -32,8 +32,9 @@ function uuidOf(id: string): string {
   return uuid;
 }
 
-export async function newProject(world: World): Promise<Project> {
-  const call = await world.stranger();
+/** @param orgId its organization; absent: a new one */
+export async function newProject(world: World, orgId?: string): Promise<Project> {
+  const call = await world.stranger(orgId);
   const target = { url: world.url, key: call.key };
   return {
     ...target,
@@ -77,7 +78,7 @@ export interface Service extends AsyncDisposable {
   world: World;
   runner: ScriptedRunner;
   scripts: Scripts;
-  project(): Promise<Project>;
+  project(orgId?: string): Promise<Project>;
 }
 
 /** One for all tests of a file: each takes a project of its own. */
@@ -89,7 +90,7 @@ export async function startService(options: Parameters<typeof startWorld>[0] = {
     world,
     runner,
     scripts,
-    project: () => newProject(world),
+    project: (orgId) => newProject(world, orgId),
     [Symbol.asyncDispose]: () => world[Symbol.asyncDispose](),
   };
 }

@@ -107,6 +107,7 @@ describe('a secret', () => {
       name: 'A',
       value: '',
       allowedDomains: [],
+      allowHttp: false,
       description: null,
     });
     assert.deepEqual(write('_a1', { value: 'x', allowed_domains: ['a.b', 'A.B', '*.a.b'] }).allowedDomains, [

@@ -213,7 +213,7 @@ describe('snapshots of the facade', () => {
     const { status, body } = made;
     assert.deepEqual(
       [status, body.snapshot, body.memory, body.disk],
-      [200, 'disk', size.mem, 0.5],
+      [200, 'disk', size.mem, 1],
       made.text,
     );
     assert.match(

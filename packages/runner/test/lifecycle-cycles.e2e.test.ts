@@ -136,6 +136,7 @@ describe('a persistent sandbox', () => {
     const { length } = runner.observations;
     runner.want(ID, generation, 'running', { start_from: 'disk' });
     runner.want(ID, generation - 1, 'stopped');
+    await runner.reconciler.get(ID)?.idle();
     assert.deepEqual(
       runner.observations.slice(length).map(({ status }) => status),
       ['running'],

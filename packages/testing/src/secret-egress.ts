@@ -84,6 +84,7 @@ export async function startSecretEgress(
       name: SECRET_NAME,
       value: SECRET_VALUE,
       allowed_domains: ['api.example'],
+      allow_http: true,
       placeholders: [createHash('sha256').update(one).digest('hex')],
     }));
   return {
