@@ -246,14 +246,14 @@ describe('a full disk', () => {
     }
   });
 
-  /** Fills the disk but for this much. */
+  /** Fills the disk but for this much, with a file of another program. */
   async function fill(leaveMib: number): Promise<void> {
     const { bavail, bsize } = await statfs(disk);
-    await using ballast = await open(join(disk, 'ballast'), 'w');
+    await using file = await open(join(disk, 'other'), 'w');
     try {
-      await ballast.write(Buffer.alloc(bavail * bsize - leaveMib * 2 ** 20));
+      await file.write(Buffer.alloc(bavail * bsize - leaveMib * 2 ** 20));
       // The last bytes, though other processes take some meanwhile.
-      if (leaveMib === 0) for (;;) await ballast.write(Buffer.alloc(4096));
+      if (leaveMib === 0) for (;;) await file.write(Buffer.alloc(4096));
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error;
     }
@@ -267,7 +267,7 @@ describe('a full disk', () => {
     assert.equal(vm['status'], 'failed', JSON.stringify(vm));
     assert.match(String(vm['error']), /disk.*full.*MiB/);
     await service.untilNoTraceOf(body.vm_id);
-    await rm(join(disk, 'ballast'));
+    await rm(join(disk, 'other'));
     await service.remove((await service.create(SMALL)).id);
   });
 
@@ -296,7 +296,7 @@ describe('a full disk', () => {
     await service.untilNoTraceOf(gone);
     await never;
 
-    await rm(join(disk, 'ballast'), { force: true });
+    await rm(join(disk, 'other'), { force: true });
     const { exitCode, result } = await written;
     assert.equal(exitCode, 0, result);
     assert.equal(result.trim(), String(32 * 2 ** 20));
