@@ -22,6 +22,8 @@ export interface RunnerOptions {
   previousToken?: () => Promise<string | undefined>;
   /** `RELEAP_ACCELERATOR`. */
   accelerator?: 'auto' | 'kvm' | 'tcg';
+  /** Ends a trial of KVM: the start fails with its reason. */
+  signal?: AbortSignal | undefined;
   region: string;
   /** Address that declared ports are published on. */
   listenHost: string;

@@ -87,6 +87,27 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     controlUrl: options.controlUrl,
     credential: () => identity.credential(),
   });
+  // Beside it a trial of KVM may take its time.
+  const openedNetwork = Network.open({
+    clientUid: options.previewUid,
+    onRelease: (vmId) => addresses.end(vmId),
+    dir: join(folder, 'network'),
+    identity: home,
+    listenHost: options.listenHost,
+    tenantPrivateNetworks: options.tenantPrivateNetworks,
+    deniedPath: (vmId) => join(logsFolder, vmId, 'denied.json'),
+    secrets: {
+      source: secrets,
+      extraCa: options.egressCa,
+    },
+    stores: {
+      changed: (sandboxes) => secrets.changedStores(sandboxes),
+      privateHosts: options.storePrivateHosts ?? [],
+      extraCa: options.egressCa,
+    },
+    spare: (signal) => admission.spare(signal),
+    log: log.child({ part: 'network' }),
+  });
   const [id, { machines, cgroups, facts: accelerator, vmms }, network, volumeProbe] = await Promise.all([
     runnerId(join(folder, 'id')),
     openMachines({
@@ -98,31 +119,17 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
       templateUid: TEMPLATE_UID,
       accelerator: options.accelerator,
+      signal: options.signal,
       defaultShape: DEFAULT_MACHINE_SIZE,
       log: log.child({ part: 'vmm' }),
     }),
-    Network.open({
-      clientUid: options.previewUid,
-      onRelease: (vmId) => addresses.end(vmId),
-      dir: join(folder, 'network'),
-      identity: home,
-      listenHost: options.listenHost,
-      tenantPrivateNetworks: options.tenantPrivateNetworks,
-      deniedPath: (vmId) => join(logsFolder, vmId, 'denied.json'),
-      secrets: {
-        source: secrets,
-        extraCa: options.egressCa,
-      },
-      stores: {
-        changed: (sandboxes) => secrets.changedStores(sandboxes),
-        privateHosts: options.storePrivateHosts ?? [],
-        extraCa: options.egressCa,
-      },
-      spare: (signal) => admission.spare(signal),
-      log: log.child({ part: 'network' }),
-    }),
+    openedNetwork,
     VolumeProbe.open(buildDir, log.child({ part: 'volume' })),
-  ]);
+  ]).catch(async (error: unknown) => {
+    const network = await openedNetwork.catch(() => undefined);
+    if ((await network?.abandon()) !== true) throw error;
+    throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
+  });
   const identity = await ControlIdentity.open({
     folder,
     runnerId: id,

@@ -42,6 +42,8 @@ export interface OpenMachinesOptions {
   templateUid: number;
   /** Default: `auto`. */
   accelerator?: AcceleratorChoice | undefined;
+  /** Ends a trial of KVM. */
+  signal?: AbortSignal | undefined;
   log: Logger;
 }
 
@@ -69,7 +71,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   const vmm = vmms.newest;
   const kernel = { path: options.kernel, sha256 };
   const systemDisks = [options.systemDisk, ...(sharingGuest ? [sharingGuest.systemDisk] : [])];
-  const [facts, initramfsSha256, [system, sharingSystem], cgroups] = await Promise.all([
+  const [facts, initramfsSha256, [system, sharingSystem]] = await Promise.all([
     findAccelerator({
       choice: options.accelerator ?? 'auto',
       vmm,
@@ -78,11 +80,12 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
       cacheDir,
       countKvmImages: async () => await countKvmImages([options.folder, join(folder, 'snapshots')]),
       log,
+      signal: options.signal,
     }),
     fileSha256(initramfs),
     placeSystemDisks(systemDisks, join(dirname(options.folder), 'system')),
-    CgroupTree.open(options.home),
   ]);
+  const cgroups = await CgroupTree.open(options.home);
   const platform: Platform = {
     accelerator: facts.accelerator,
     hostCpu: facts.hostCpu,

@@ -360,6 +360,16 @@ export class Network {
     this.#parts.hostd.close();
   }
 
+  /**
+   * The start of the service has failed: removes all of it, unless sandboxes of an earlier runner have networks.
+   * @returns whether they have
+   */
+  async abandon(): Promise<boolean> {
+    const isUsed = this.#parts.pool.holders().next().done !== true;
+    await (isUsed ? this.detach() : this.close());
+    return isUsed;
+  }
+
   async #detach(): Promise<void> {
     const { pool, firewall, netd, interceptor, stores, nameServers } = this.#parts;
     nameServers.close();

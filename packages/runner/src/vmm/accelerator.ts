@@ -60,8 +60,10 @@ export async function findAccelerator(options: {
   /** Suspend images and snapshots on this host that were captured under KVM. */
   countKvmImages: () => Promise<number>;
   log: Logger;
+  /** Ends a trial, and the waiting for KVM: this rejects with its reason. */
+  signal?: AbortSignal | undefined;
 }): Promise<AcceleratorFacts> {
-  const { choice, vmm, kernel, cacheDir, log } = options;
+  const { choice, vmm, kernel, cacheDir, log, signal } = options;
   const { hostCpu, tscKhz } = await readHostCpu();
   const factsOf = async (accelerator: Accelerator, reason: string): Promise<AcceleratorFacts> => ({
     accelerator,
@@ -85,7 +87,8 @@ export async function findAccelerator(options: {
     return facts;
   }
   for (;;) {
-    const { accelerator, reason, tried } = await probe(vmm, kernel.path, options.initramfs);
+    const { accelerator, reason, tried } = await probe(vmm, kernel.path, options.initramfs, signal);
+    signal?.throwIfAborted();
     const facts = await factsOf(accelerator, reason);
     const now = { bootId: bootId(), at: Date.now() };
     const verdict = { key, accelerator, reason, tried, device: await deviceIdentity(), images, ...now };
@@ -108,7 +111,7 @@ export async function findAccelerator(options: {
       { reason, again_in_ms: RETRY_MS },
       'RELEAP_ACCELERATOR=kvm, and KVM does not work: this host is not ready until it does. With auto or tcg guests are emulated',
     );
-    await sleep(RETRY_MS);
+    await sleep(RETRY_MS, undefined, { signal });
   }
 }
 
@@ -200,6 +203,7 @@ async function probe(
   vmm: Vmm,
   kernel: string,
   initramfs: string,
+  signal: AbortSignal | undefined,
 ): Promise<{ accelerator: Accelerator; reason: string; tried: boolean }> {
   try {
     await access('/dev/kvm', constants.R_OK | constants.W_OK);
@@ -211,7 +215,7 @@ async function probe(
     };
   }
   const started = performance.now();
-  const problem = await bootUnderKvm(vmm, kernel, initramfs);
+  const problem = await bootUnderKvm(vmm, kernel, initramfs, signal);
   return problem === undefined
     ? {
         accelerator: 'kvm',
@@ -222,7 +226,12 @@ async function probe(
 }
 
 /** @returns why no guest booted; undefined when a guest's first process ran */
-async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promise<string | undefined> {
+async function bootUnderKvm(
+  vmm: Vmm,
+  kernel: string,
+  initramfs: string,
+  signal: AbortSignal | undefined,
+): Promise<string | undefined> {
   const args = [
     '-nodefaults',
     '-no-user-config',
@@ -254,6 +263,9 @@ async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promis
     isLate = true;
     killGroup(child);
   }, PROBE_MS.deadline);
+  const onAbort = (): void => killGroup(child);
+  signal?.addEventListener('abort', onAbort);
+  if (signal?.aborted === true) onAbort();
   const ready = new Promise<undefined>((resolve) => {
     child.stdout?.on('data', (chunk: Buffer) => {
       silence.refresh();
@@ -283,6 +295,7 @@ async function bootUnderKvm(vmm: Vmm, kernel: string, initramfs: string): Promis
   } finally {
     clearTimeout(silence);
     clearTimeout(deadline);
+    signal?.removeEventListener('abort', onAbort);
     killGroup(child);
     await closed;
   }

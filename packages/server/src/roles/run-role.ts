@@ -16,6 +16,8 @@ export interface RoleContext {
   log: Logger;
   /** Part of the all-in-one service, whose supervisor set ports and database. */
   supervised: boolean;
+  /** Aborted when the process is to end, also while it starts. */
+  stopping: AbortSignal;
 }
 
 export interface RunningRole {
@@ -68,16 +70,25 @@ export async function runRole(
   });
   let ending = false;
   let running: RunningRole | undefined;
-  const starting = startLocked(role, config, supervised, log, start);
+  const stopping = new AbortController();
+  /** A start that was ended has cleaned up. */
+  const unlessEnded = (error: unknown): undefined => {
+    if (error !== stopping.signal.reason) throw error;
+  };
+  const starting = startLocked(role, { config, log, supervised, stopping: stopping.signal }, start);
   const once = (how: () => void) => (): void => {
     if (ending) return;
     ending = true;
+    stopping.abort(new Error('the process is to end'));
     how();
   };
-  // A half-started role is like a killed one, which is always safe.
+  // A half-started role is like a killed one, which is always safe; but the runner then leaves networks on the machine.
   const detach = once(() =>
     end(
-      async () => (await Promise.race([starting, Promise.resolve(undefined)]))?.detach(),
+      async () => {
+        const half = role === 'runner' ? [] : [Promise.resolve(undefined)];
+        await (await Promise.race([starting, ...half]).catch(unlessEnded))?.detach();
+      },
       DETACH_DEADLINE_MS + (running?.drainMs ?? 0),
     ),
   );
@@ -91,7 +102,7 @@ export async function runRole(
   for (const signal of ['SIGTERM', 'SIGINT'] as const)
     process.on(signal, () => (ending ? running?.hurry?.() : detach()));
   process.on('message', (message: SupervisorMessage) => {
-    if (message.type === 'stop') once(() => end(async () => (await starting).stop()))();
+    if (message.type === 'stop') once(() => end(async () => (await starting.catch(unlessEnded))?.stop()))();
   });
 
   try {
@@ -112,17 +123,16 @@ export async function runRole(
 
 async function startLocked(
   role: string,
-  config: Config,
-  supervised: boolean,
-  log: Logger,
+  context: RoleContext,
   start: (context: RoleContext) => Promise<RunningRole>,
 ): Promise<RunningRole> {
+  const { config } = context;
   const folder = path.join(config.home, 'run');
   await mkdir(folder, { recursive: true, mode: 0o700 });
   // Never two processes of a role on one home, also while the previous one is still exiting.
   const lock = await lockFile(path.join(folder, `${role}.lock`), `process ${process.pid}`, LOCK_PATIENCE_MS);
   if ('heldBy' in lock) throw new Error(`another ${role} is running in ${config.home}: ${lock.heldBy}`);
-  return await start({ config, log, supervised });
+  return await start(context);
 }
 
 function send(message: ProcessMessage): void {

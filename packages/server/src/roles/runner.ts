@@ -8,7 +8,7 @@ import { assertRoot } from './root.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The host agent of this machine. */
-export async function runnerRole({ config, log }: RoleContext): Promise<RunningRole> {
+export async function runnerRole({ config, log, stopping }: RoleContext): Promise<RunningRole> {
   assertRoot();
   const runner = await startRunner({
     home: config.home,
@@ -19,6 +19,7 @@ export async function runnerRole({ config, log }: RoleContext): Promise<RunningR
     joinToken: () => tokenToShow(config, 'join'),
     previousToken: () => previousToken(config),
     accelerator: config.accelerator,
+    signal: stopping,
     region: config.region.id,
     listenHost: config.host,
     previewUid: config.previewEngine === 'haproxy' ? previewUid(config.home) : undefined,
