@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -75,6 +76,10 @@ func runSandbox(console func(string)) error {
 		return err
 	}
 	openConsole()
+	if err := checkTimers(); err != nil {
+		// A kernel measures its timers once, at its boot: the host has to boot another one.
+		return boot.Abandon("releap: this boot is of no use: " + err.Error())
+	}
 	boot.Tune()
 	boot.LoadModules(console)
 	boot.MakeDirs()
@@ -142,6 +147,12 @@ func kernelOption(prefix string) string {
 		}
 	}
 	return ""
+}
+
+// checkTimers knows the true frequency of an emulated timer from the command line.
+func checkTimers() error {
+	hz, _ := strconv.ParseUint(kernelOption("releap.timer_hz="), 10, 40)
+	return boot.CheckTimers(hz)
 }
 
 // presetNetwork sets the address up before the template is taken, when it is the same in every sandbox.

@@ -14,6 +14,7 @@ import {
   usableMib,
 } from '../src/template/machine-size.ts';
 import type { Platform, MachineSize } from '../src/template/machine-size.ts';
+import { makeTemplate, UselessBootError } from '../src/template/make-template.ts';
 import { lockFile } from '../src/lock/file-lock.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
 import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
@@ -324,5 +325,22 @@ describe('the template store', () => {
     assert.notEqual((await stat(join(folder, key, 'state'))).size, 5000);
     running.vm.detach();
     await machines.destroy('whole');
+  });
+
+  it('makes none of a boot whose kernel has no timer, as after a boot on a host that held it up', async () => {
+    await using service = await testMachines();
+    const { platform } = service.machines.templates;
+    const folder = await mkdtemp(join(dir, 'timer-'));
+    // What the kernel does by itself when it has measured a timer that is far too slow. With several CPUs it boots no further.
+    const withoutTimer = { ...platform, guestNet: `${platform.guestNet} nolapic_timer` };
+    await assert.rejects(
+      makeTemplate(withoutTimer, { vcpus: 1, memMib: 128 }, folder, {
+        jailUid: 1_899_999_998,
+        cgroupProcs: [],
+        log,
+      }),
+      (error) =>
+        error instanceof UselessBootError && /this boot is of no use: the kernel/.test(error.message),
+    );
   });
 });

@@ -19,9 +19,16 @@ const COMPACT_DEADLINE_MS = 300_000;
  */
 const SETTLE_MS = 1_500;
 
+/** What an agent writes to the console before it ends a boot whose kernel has measured its timers wrongly. */
+const USELESS_BOOT = 'releap: this boot is of no use';
+
+/** The host held the guest up while its kernel measured its timers. The next boot may be a good one. */
+export class UselessBootError extends Error {}
+
 /**
  * Boots a guest with placeholder disks, and saves its memory (`memory`) and device state (`state`) in `folder`.
  * @param folder exists and is empty
+ * @throws UselessBootError when another boot may succeed
  * @param options.jailUid unprivileged user and group of the VMM
  * @param options.cgroupProcs `cgroup.procs` files of the VMM. The owner of the cgroup kills what a crash of the runner leaves
  */
@@ -72,7 +79,8 @@ export async function makeTemplate(
       alive: () => !vm.exited,
       signal,
     }).catch((error: unknown) => {
-      throw new Error(
+      const Failure = console.includes(USELESS_BOOT) ? UselessBootError : Error;
+      throw new Failure(
         `a template guest did not boot: ${(error as Error).message}; its console ended: ${console.text()}`,
       );
     });
@@ -98,6 +106,10 @@ class ConsoleTail {
 
   add(chunk: Buffer): void {
     this.#text = (this.#text + chunk.toString('latin1')).slice(-2_000);
+  }
+
+  includes(text: string): boolean {
+    return this.#text.includes(text);
   }
 
   text(): string {

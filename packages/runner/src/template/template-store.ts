@@ -6,7 +6,7 @@ import { Semaphore } from '../budget/semaphore.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { syncPath } from '../disk/sync-path.ts';
 import { lockFile } from '../lock/file-lock.ts';
-import { makeTemplate } from './make-template.ts';
+import { makeTemplate, UselessBootError } from './make-template.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { checkMachineSize, templateKey } from './machine-size.ts';
@@ -18,8 +18,12 @@ const TEMPLATES_MAX = 16;
 const LOADED_MAX = 4;
 /** Concurrent cold boots: each keeps a core busy for seconds. */
 const COLD_BOOTS = 1;
+/** Share of a cold boot among the VMs of this host, in CPUs. */
+const COLD_BOOT_CPUS = 8;
 /** A guest may fail to boot in time because the host is busy. */
 const ATTEMPTS = 2;
+/** Boots whose kernel measures its timers wrongly. Each takes seconds, and on a host with four times its load half of them fail. */
+const USELESS_BOOTS = 10;
 /** A template in the making has a folder with this prefix and the start of its key: short, as sockets below it have short paths. */
 const MAKING = '.m-';
 const MAKING_KEY_CHARS = 12;
@@ -210,7 +214,8 @@ export class TemplateStore {
         return;
       } catch (error) {
         const { message } = error as Error;
-        if (attempt === ATTEMPTS || this.#stop.signal.aborted) {
+        const most = error instanceof UselessBootError ? USELESS_BOOTS : ATTEMPTS;
+        if (attempt >= most || this.#stop.signal.aborted) {
           throw new Error(
             `no template for ${shape.vcpus} CPUs and ${shape.memMib} MiB could be made: ${message}`,
             {
@@ -231,7 +236,8 @@ export class TemplateStore {
     await mkdir(making, { mode: 0o700 });
     try {
       const cgroupProcs = await this.#cgroups.create(cgroup, {
-        cpu: 1,
+        // A kernel that does not get a processor while it measures its timers measures them wrongly.
+        cpu: COLD_BOOT_CPUS,
         cpuMax: shape.vcpus + 1,
         memoryMib: shape.memMib * 2 + 512,
         pids: 256,
