@@ -212,6 +212,8 @@ func (a *Agent) call(s *session.Stream, method string, v jsonlite.Value) error {
 		return nil
 	case "thaw":
 		return a.thaw(s, v)
+	case "slew-clock":
+		return a.slewClock(s, v)
 	case "dial":
 		return a.dial(s, v)
 	case "toolbox":

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"releap/guest/internal/boot"
 	"releap/guest/internal/fault"
 	"releap/guest/internal/files"
 	"releap/guest/internal/jsonlite"
@@ -112,6 +113,23 @@ func (a *Agent) status(s *session.Stream) error {
 		w.Key("available").Int(int64(fs.Bavail) * fs.Bsize).Close('}')
 	}
 	s.Result(w.Close('}'))
+	return nil
+}
+
+// slewClock takes a difference and not a time: however late the request is handled, that stays true.
+func (a *Agent) slewClock(s *session.Stream, v jsonlite.Value) error {
+	most := boot.SlewMax.Microseconds()
+	us, err := v.Get("behind_us").Int("behind_us", 0, -most, most)
+	if err != nil {
+		return err
+	}
+	if !a.pid1 {
+		return fault.New(fault.State, "the clock can only be corrected where the agent is PID 1")
+	}
+	if err := boot.Slew(time.Duration(us) * time.Microsecond); err != nil {
+		return err
+	}
+	s.Result(empty())
 	return nil
 }
 

@@ -47,3 +47,17 @@ func (c Clock) Set() error {
 	}
 	return nil
 }
+
+// SlewMax is by how much a clock can be corrected without a step: the kernel makes it faster or slower by 500 ppm, so a second takes
+// half an hour.
+const SlewMax = time.Second
+
+// Slew corrects the real-time clock by that much, positive where it is behind, gradually: no program sees a step. It replaces what
+// is left of an earlier correction, and a clock that is set ends it.
+func Slew(by time.Duration) error {
+	const offsetSingleShot = 0x8001 // ADJ_OFFSET_SINGLESHOT of adjtimex(2), in microseconds
+	if _, err := syscall.Adjtimex(&syscall.Timex{Modes: offsetSingleShot, Offset: by.Microseconds()}); err != nil {
+		return fault.New(fault.Internal, "clock: "+err.Error())
+	}
+	return nil
+}

@@ -59,3 +59,29 @@ it('an agent that does not respond for a while is reported once, and again when 
     mock.timers.reset();
   }
 });
+
+it('what follows an answer fails without making the agent look silent', async () => {
+  mock.timers.enable({ apis: ['setInterval'] });
+  let answered = 0;
+  const watch = new AgentWatch({
+    ping: async () => undefined,
+    onAnswer: async () => {
+      answered += 1;
+      throw new Error('the clock could not be read');
+    },
+    isExcused: () => false,
+    tell: () => assert.fail('the agent answers'),
+    log: pino({ enabled: false }),
+    everyMs: 10,
+  });
+  try {
+    for (let round = 0; round < 5; round += 1) {
+      mock.timers.tick(10);
+      await new Promise(setImmediate);
+    }
+    assert.deepEqual({ answered, isSilent: watch.isSilent }, { answered: 5, isSilent: false });
+  } finally {
+    watch.close();
+    mock.timers.reset();
+  }
+});

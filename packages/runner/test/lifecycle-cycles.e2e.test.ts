@@ -7,6 +7,7 @@ import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER } from '@releap/testing/guest-programs';
 import { isolateNetwork } from './support/isolated-network.ts';
+import { checkClock } from '../src/reconcile/check-clock.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
 
@@ -14,6 +15,7 @@ isolateNetwork(fileURLToPath(import.meta.url));
 
 /** More of them on request: `LIFECYCLE_CYCLES=100 npm test`. */
 const CYCLES = Number(process.env['LIFECYCLE_CYCLES'] ?? 3);
+const CLOCK_DEADLINE_MS = 60_000;
 const ID = '11111111-2222-4333-8444-555555555555';
 
 /** A sandbox runs before its entrypoint has printed anything. */
@@ -185,6 +187,28 @@ describe('a persistent sandbox', () => {
       await assertClock(() => sh('date +%s'));
       return true;
     });
+  });
+
+  it('has the right time again when its own root has set another', async () => {
+    const sandbox = runner.reconciler.get(ID);
+    assert.ok(sandbox?.live);
+    const guest = await sandbox.live.guest();
+    const check = async (): Promise<boolean> => {
+      let isOff = false;
+      await checkClock(guest, CLOCK_DEADLINE_MS, () => (isOff = true));
+      return isOff;
+    };
+    for (const wrong of ['1000000000', '$(($(date +%s) + 3600))']) {
+      await sh(`date -s @${wrong}`);
+      assert.equal(await check(), true, wrong);
+      sandbox.setClock();
+      await eventually('a clock that is right', async () => ((await check()) ? undefined : true));
+      await assertClock(() => sh('date +%s'));
+    }
+    // Both ways, and the kernel takes it.
+    for (const behind of [0.5, -0.5]) await guest.slewClock(behind * 1000);
+    await assert.rejects(guest.slewClock(1001), /behind_us/);
+    await guest.slewClock(0);
   });
 
   it('stopped by its own guest, is stopped', async () => {

@@ -142,7 +142,7 @@ it("a guest's clock is set again until it has succeeded", async () => {
   host.live.setClock = call;
   mock.timers.enable({ apis: ['setTimeout'] });
   try {
-    host.events?.onUnblocked();
+    host.events?.onClockOff();
     for (let ms = 0; ms < 5_000 && call.mock.callCount() < 2; ms += 500) {
       await new Promise((resolve) => setImmediate(resolve));
       mock.timers.tick(500);
@@ -207,7 +207,7 @@ async function adopt(agentSocketPath: string, detach = (): void => undefined): P
     log: pino({ enabled: false }),
   } as unknown as MachineHostOptions);
   const assignment = { vm_id: VM, generation: 1, desired: 'running', spec: SPEC } as const;
-  return await host.adopt(assignment, {}, { onExit: () => undefined, onUnblocked: () => undefined });
+  return await host.adopt(assignment, {}, { onExit: () => undefined, onClockOff: () => undefined });
 }
 
 it('a micro-VM that cannot be adopted is detached before it is ended', async () => {

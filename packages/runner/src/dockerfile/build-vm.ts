@@ -99,7 +99,7 @@ export class BuildVm implements AsyncDisposable {
         started = { running };
         setOomScore(running.vm.identity.pid, 'spot');
         guestRuns();
-        const died = watch(running, { onExit: () => undefined, onUnblocked: () => undefined });
+        const died = watch(running, { onExit: () => undefined, onClockOff: () => undefined });
         const guest = await GuestClient.open(running.agentSocketPath, { log, signal });
         started.guest = guest;
         await Promise.race([

@@ -347,6 +347,26 @@ export class GuestClient implements AsyncDisposable {
     return behind;
   }
 
+  /**
+   * Milliseconds by which the guest's clock is behind the host's for certain, negative where it is ahead: the time that the answer takes is
+   * no difference. Undefined when an old agent does not report its clock.
+   */
+  async clockBehind(options?: CallOptions): Promise<number | undefined> {
+    const asked = nowNs();
+    const clockNs = readClock(await this.#calls.call('status', {}, options), 'clock_ns');
+    if (clockNs === undefined) return undefined;
+    const behind = Math.max(0, Number(asked - clockNs) / 1_000_000);
+    return behind > 0 ? behind : Math.min(0, millisecondsSince(clockNs));
+  }
+
+  /**
+   * Corrects the guest's clock gradually.
+   * @param behindMs less than a second, negative where it is ahead
+   */
+  async slewClock(behindMs: number, options?: CallOptions): Promise<void> {
+    await this.#calls.call('slew-clock', { behind_us: Math.round(behindMs * 1000) }, options);
+  }
+
   /** Ends all processes within `graceMs`, makes the disk clean and powers off. */
   async shutdown(options: CallOptions & { graceMs?: number } = {}): Promise<{ graceful: boolean }> {
     const graceMs = options.graceMs ?? 10_000;

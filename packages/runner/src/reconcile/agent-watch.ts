@@ -8,6 +8,8 @@ const SILENT_AFTER = 3;
 export interface AgentWatchOptions {
   /** Rejects when the agent does not answer in time. */
   ping: (deadlineMs: number) => Promise<void>;
+  /** Called after each answer. What it rejects with is only logged. */
+  onAnswer?: (deadlineMs: number) => Promise<void>;
   /** Whether the agent cannot answer now (paused, frozen). */
   isExcused: () => boolean;
   /** The console log, which its owner reads. */
@@ -49,6 +51,9 @@ export class AgentWatch {
     try {
       await ping(PING_DEADLINE_MS);
       this.#failures = 0;
+      this.#options
+        .onAnswer?.(PING_DEADLINE_MS)
+        .catch((error: unknown) => log.debug({ err: error }, 'what follows a ping failed'));
       if (!wasSilent) return;
       log.info('the agent of a guest answers again');
       tell('the agent answers again');

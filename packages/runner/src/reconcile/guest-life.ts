@@ -33,7 +33,7 @@ const POWER_OFF_DEADLINE_MS = 5_000;
 
 /** Reports spontaneous events of a VM. @returns a promise that rejects when the VM has ended */
 export function watch(running: RunningVm, events: SandboxEvents): Promise<never> {
-  running.vm.onUnblocked(() => events.onUnblocked());
+  running.vm.onUnblocked(() => events.onClockOff());
   const died = Promise.withResolvers<never>();
   died.promise.catch(() => undefined);
   running.vm.onExit((reason) => {

@@ -19,6 +19,7 @@ import { failpoint } from '../failpoint.ts';
 import { IdleStop } from '../vmm/idle-stop.ts';
 import type { AgentConnection } from './agent-connection.ts';
 import { AgentWatch } from './agent-watch.ts';
+import { checkClock } from './check-clock.ts';
 import { ShareWatch } from './share-watch.ts';
 import { powerOff } from './guest-life.ts';
 import type { Addresses, LiveSandbox } from './sandbox-host.ts';
@@ -48,6 +49,8 @@ export interface LiveMachineOptions {
   findImage: (manifest: string) => Promise<CapturedImage & Disposable>;
   /** A pooled VMM for a fork of this sandbox, if there is one. */
   takeVmm: TakeVmm;
+  /** Called when the guest's clock is found to be wrong. */
+  onClockOff: () => void;
   /** Records what it has used so far: some counters end with the VMM. */
   readCounters: () => void;
   log: Logger;
@@ -77,6 +80,7 @@ export class LiveMachine implements LiveSandbox {
     this.#idle = new IdleStop(vm, options.isFrozen ?? false);
     this.#watch = new AgentWatch({
       ping: async (deadlineMs) => await (await this.guest()).ping(deadlineMs),
+      onAnswer: async (deadlineMs) => await checkClock(await this.guest(), deadlineMs, options.onClockOff),
       isExcused: () => vm.isStopped || vm.waitsForSpace,
       tell: (line) => this.console.write(Buffer.from(`\n[releap] ${line}\n`)),
       log: this.#log,

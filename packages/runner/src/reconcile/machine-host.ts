@@ -151,7 +151,7 @@ export class MachineHost implements SandboxHost {
         },
         'sandbox runs',
       );
-      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
+      return await this.#live(assignment, running, events, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       restored?.vm.detach();
@@ -250,7 +250,7 @@ export class MachineHost implements SandboxHost {
         { vm: vmId, operation, ms, queued_ms: made.queuedMs, steps: running.timings },
         'sandbox continues from memory',
       );
-      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports);
+      return await this.#live(assignment, running, events, agent, logs, slot.hostAddress, ports);
     } catch (error) {
       agent.close();
       if (restored) await how.abandon(restored);
@@ -280,7 +280,7 @@ export class MachineHost implements SandboxHost {
         await this.#restored.recoverPaused(assignment, past, { running, agent }, patience);
       }
       const ports = await network.forward(vmId, assignment.spec.ports, past.ports);
-      return await this.#live(assignment, running, agent, logs, slot.hostAddress, ports, isFrozen);
+      return await this.#live(assignment, running, events, agent, logs, slot.hostAddress, ports, isFrozen);
     } catch (error) {
       agent.close();
       running?.vm.detach();
@@ -373,6 +373,7 @@ export class MachineHost implements SandboxHost {
   async #live(
     assignment: Assignment,
     running: RunningVm,
+    events: SandboxEvents,
     agent: AgentConnection,
     logs: Logs,
     vmIp: string,
@@ -393,6 +394,7 @@ export class MachineHost implements SandboxHost {
       addresses: { vm_ip: vmIp, host_ip: listenHost, port_map: ports },
       findImage: (manifest) => this.#roots.find(manifest),
       takeVmm: (wanted) => warm.takeVmm(wanted),
+      onClockOff: () => events.onClockOff(),
       readCounters: () => meter.sample(vmId),
       log,
     });

@@ -23,8 +23,8 @@ export interface Exit {
 
 export interface SandboxEvents {
   onExit: (exit: Exit) => void;
-  /** It was blocked on ENOSPC and runs again. */
-  onUnblocked: () => void;
+  /** The guest's clock is to be set: it was stopped while the VM was blocked on ENOSPC, or a check has found it wrong. */
+  onClockOff: () => void;
 }
 
 /** Facts about a sandbox that has run before. */

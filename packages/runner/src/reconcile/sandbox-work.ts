@@ -39,7 +39,7 @@ export interface SandboxWorkDeps {
   /** Its VM ended by itself; `exit` says why. */
   onExit: () => void;
   /** Its VM was blocked on ENOSPC and runs again. */
-  onUnblocked: () => void;
+  onClockOff: () => void;
 }
 
 /** Context of a run of steps. */
@@ -379,7 +379,7 @@ export class SandboxWork {
         this.exit = exit;
         this.#deps.onExit();
       },
-      onUnblocked: this.#deps.onUnblocked,
+      onClockOff: this.#deps.onClockOff,
     };
   }
 }

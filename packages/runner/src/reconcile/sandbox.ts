@@ -54,7 +54,7 @@ export class Sandbox {
         log: this.#log,
         deletion: this.#deletion.signal,
         onExit: () => this.#handleExit(),
-        onUnblocked: () => this.setClock(),
+        onClockOff: () => this.setClock(),
       },
       record !== undefined,
     );
