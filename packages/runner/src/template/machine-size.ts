@@ -101,7 +101,8 @@ const EMULATED_TIMER_HZ = 62_500_000;
  * - the emulator's time-stamp counter is the host's, and the guest is told its frequency: a microvm has nothing but
  *   an emulated PIT to measure it by, and on a busy host that goes wrong (one boot in ten hung). For the same reason
  *   it is not watched: the watchdog has only the PIT's tick to compare with, and would leave the guest with that;
- * - the agent is told the frequency of the timer, and ends a boot whose kernel has measured another one;
+ * - the agent is told the frequency of the timer, and ends a boot whose kernel has measured another one, if it is for a template:
+ *   all its copies would have it, and nothing repeats the boot of a guest that shares folders;
  * - a guest that shares folders clears pages when it allocates them. QEMU translates code by page and learns from the guest's
  *   writes that a translation is stale, but virtiofsd, another process, writes what a guest reads into its memory. Without
  *   this a guest that maps a program would run what the page held before.
@@ -119,7 +120,8 @@ export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFold
   const { systemDisk } = deviceModel(platform.hardware.deviceModel);
   if (systemDisk !== undefined) parts.push(`releap.system=${systemDisk}`);
   if (emulated) {
-    parts.push('mitigations=off', `releap.timer_hz=${EMULATED_TIMER_HZ}`);
+    parts.push('mitigations=off');
+    if (!sharesFolders) parts.push(`releap.timer_hz=${EMULATED_TIMER_HZ}`);
     if (platform.tscKhz !== undefined) parts.push(`tsc_early_khz=${platform.tscKhz}`, 'tsc=nowatchdog');
   }
   return parts.join(' ');
