@@ -64,6 +64,7 @@ const PARTS: Record<string, string[]> = {
   results: ['create-exec', 'burst', 'memory', 'api'],
   'life cycle': ['lifecycle'],
   tenancy: ['tenancy'],
+  'fair share': ['fair-share'],
   usage: ['usage'],
   images: ['images'],
   ssh: ['ssh'],

@@ -1,5 +1,5 @@
 import { type ChildProcess, fork } from 'node:child_process';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { endOf } from '../processes.ts';
 import type { ServerReady } from './messages.ts';
 
@@ -15,6 +15,7 @@ export class Server implements AsyncDisposable {
     this.ready = ready;
   }
 
+  /** @param file a module, relative to this folder */
   static async start(file: string, args: string[]): Promise<Server> {
     const child = fork(join(import.meta.dirname, file), args, { execArgv: profiling(file) });
     try {
@@ -41,5 +42,5 @@ function profiling(file: string): string[] {
   const folder = process.env['RELEAP_BENCH_PROFILE'];
   return folder === undefined
     ? []
-    : ['--cpu-prof', `--cpu-prof-dir=${folder}`, `--cpu-prof-name=${file}.cpuprofile`];
+    : ['--cpu-prof', `--cpu-prof-dir=${folder}`, `--cpu-prof-name=${basename(file)}.cpuprofile`];
 }

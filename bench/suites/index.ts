@@ -4,6 +4,7 @@ import { burst } from './burst.ts';
 import { compat } from './compat.ts';
 import { createExec } from './create-exec.ts';
 import { egress } from './egress.ts';
+import { fairShare } from './fair-share.ts';
 import { functions } from './functions.ts';
 import { functionsCold } from './functions-cold.ts';
 import { functionsGuest } from './functions-guest.ts';
@@ -28,6 +29,7 @@ export const SUITES: Record<string, Suite> = {
   api,
   lifecycle,
   tenancy,
+  'fair-share': fairShare,
   usage,
   images,
   intercept,
