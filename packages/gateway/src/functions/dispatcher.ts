@@ -307,7 +307,11 @@ class Version {
         this.#queue.cancel(ticket);
         reject(signal.reason as Error);
       };
-      const settle = (): void => signal.removeEventListener('abort', cancel);
+      let isSettled = false;
+      const settle = (): void => {
+        isSettled = true;
+        signal.removeEventListener('abort', cancel);
+      };
       const waiter: Waiter = {
         resolve: (slot) => {
           settle();
@@ -318,8 +322,8 @@ class Version {
           reject(error);
         },
       };
-      signal.addEventListener('abort', cancel, { once: true });
       const ticket = this.#queue.submit(waiter, performance.now(), isPatient);
+      if (!isSettled) signal.addEventListener('abort', cancel, { once: true });
     });
   }
 

@@ -108,7 +108,7 @@ class HandlerCall {
 
   start(): void {
     const { pool, path, headers, timeoutMs, maxBodyBytes, uploadIdleMs, expectsContinue } = this.#options;
-    const { revoked, lost, stopping } = this.#options;
+    const { revoked, lost } = this.#options;
     // Meanwhile, while the request waited: the events are over.
     if (revoked.aborted) return this.#finish('cancelled', unauthorized(REVOKED));
     if (lost.aborted && !isTakenOver(lost)) return this.#finish('broken', reasonOf(lost));
@@ -127,7 +127,6 @@ class HandlerCall {
     );
     revoked.addEventListener('abort', this.#onRevoked);
     lost.addEventListener('abort', this.#onLost);
-    stopping.addEventListener('abort', this.#onStopping);
     const onConnection = (connection: HandlerConnection): void => {
       this.#connection = connection;
     };
@@ -155,9 +154,11 @@ class HandlerCall {
   #cut(error: ApiError | ClientDisconnected): void {
     if (this.#isOver || this.#cutBy !== undefined) return;
     this.#cutBy = error;
+    const { stopping } = this.#options;
     const isComplete = this.#body === null || this.#body.readableEnded;
-    if (this.#startedAt === null || !isComplete || this.#options.stopping.aborted)
-      return this.#stop('cancelled', error);
+    if (this.#startedAt === null || !isComplete || stopping.aborted) return this.#stop('cancelled', error);
+    // Only these: all calls share the signal, and each listener makes the next one dearer.
+    stopping.addEventListener('abort', this.#onStopping);
     this.#pump.discard();
     this.#connection?.endRequests();
   }
