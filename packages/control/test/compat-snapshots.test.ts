@@ -211,11 +211,7 @@ describe('snapshots of the facade', () => {
     const size = await get('disk');
     const made = await facade('POST', '/sandbox', { snapshot: 'disk', cpu: 1 });
     const { status, body } = made;
-    assert.deepEqual(
-      [status, body.snapshot, body.memory, body.disk],
-      [200, 'disk', size.mem, 1],
-      made.text,
-    );
+    assert.deepEqual([status, body.snapshot, body.memory, body.disk], [200, 'disk', size.mem, 1], made.text);
     assert.match(
       await refused(facade('POST', '/sandbox', { snapshot: 'disk', disk: 5 }), 400),
       /^disk is 5 GiB, but that of snapshot "disk" is 0.5 GiB/,
