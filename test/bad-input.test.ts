@@ -249,7 +249,7 @@ describe('a full disk', () => {
   /** Fills the disk but for this much, with a file of another program. */
   async function fill(leaveMib: number): Promise<void> {
     const { bavail, bsize } = await statfs(disk);
-    await using file = await open(join(disk, 'other'), 'w');
+    await using file = await open(join(disk, 'other'), 'a');
     try {
       await file.write(Buffer.alloc(bavail * bsize - leaveMib * 2 ** 20));
       // The last bytes, though other processes take some meanwhile.
@@ -285,6 +285,8 @@ describe('a full disk', () => {
       const { body } = await service.call('GET', `/vms/${gone}?wait=running&timeout_ms=60000`);
       return /the sandbox is paused until there is space/.test(String(body['error'])) ? true : undefined;
     });
+    // What the host has released meanwhile, such as waiting VMs, would let the next one begin to boot.
+    await fill(0);
     const { status, body } = await service.call<{ vm_id: string }>('POST', '/vms', SMALL);
     assert.equal(status, 200);
     const vm = await service.waitFor(body.vm_id, 'failed');
