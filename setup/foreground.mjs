@@ -14,15 +14,23 @@ const COMPILE_CACHE = fileURLToPath(new URL('../build/node-compile-cache', impor
  * @param {string} file
  * @param {string[]} args
  * @param {Record<string, string>} [env]
+ * @param {() => void} [onStarted] called once, when the child says that it has started
  * @returns {Promise<number>} exit code, 128 + n for a signal
  */
-export function foreground(file, args, env = {}) {
+export function foreground(file, args, env = {}, onStarted = () => undefined) {
   const stdio = ['inherit', 'inherit', 'inherit', 'ipc'];
   const child = spawn(file, args, {
     stdio,
     env: { NODE_COMPILE_CACHE: COMPILE_CACHE, ...process.env, ...env },
   });
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
+  // See ProcessMessage of packages/server/src/supervisor/messages.ts.
+  let started = false;
+  child.on('message', (message) => {
+    if (started || message?.type !== 'started') return;
+    started = true;
+    onStarted();
+  });
   return new Promise((resolve, reject) => {
     child.once('error', reject);
     child.once('exit', (code, signal) => resolve(code ?? 128 + (constants.signals[signal] ?? 0)));

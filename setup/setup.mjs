@@ -41,6 +41,7 @@ const VOLUME_INITRAMFS = path.join(BUILD, 'volume-initramfs.cpio.gz');
 const VOLUME_SYSTEM_DISK = path.join(BUILD, 'volume-system.squashfs');
 export const BUNDLES = path.join(BUILD, 'programs');
 const SYSTEM_DISK = path.join(BUILD, 'system.squashfs');
+const VIRTIOFSD = path.join(BUILD, 'virtiofsd');
 
 async function digestOf(files) {
   const hash = createHash('sha256');
@@ -154,14 +155,18 @@ async function systemDisk(kernelDir, out, whose) {
 }
 
 /**
- * @param {{ forTests?: boolean, forBench?: boolean }} [options]
+ * @param {{ forTests?: boolean, forBench?: boolean, canDefer?: boolean }} [options] with `canDefer`, parts that are missing and
+ *   that the first sandbox does not need are left to a later set-up
+ * @returns {Promise<{ isComplete: boolean }>} false when such parts are missing
  */
-export async function setUp({ forTests = false, forBench = false } = {}) {
+export async function setUp({ forTests = false, forBench = false, canDefer = false } = {}) {
   if (process.platform !== 'linux' || process.arch !== 'x64') {
     throw new SetupError(`Releap runs on Linux on x86-64; this is ${process.platform} on ${process.arch}`);
   }
   await mkdir(BUILD, { recursive: true });
-  await alone(path.join(BUILD, 'setup.lock'), async () => {
+  return await alone(path.join(BUILD, 'setup.lock'), async () => {
+    // Its last part: where it is there, all of them are, and are renewed before the service starts.
+    const withVolumes = !canDefer || existsSync(path.join(VIRTIOFSD, 'current'));
     // Debian's packages first: the others need their tools. npm only downloads meanwhile.
     await together([
       ensurePackages([
@@ -174,31 +179,38 @@ export async function setUp({ forTests = false, forBench = false } = {}) {
     ]);
     // Compilers use the processors while the next archive is downloaded.
     const [hasVolumeKernel] = await together([
-      unpackArchives({ withOlderQemu: forTests }),
+      unpackArchives({ withOlderQemu: forTests, withVolumes }),
       goBinaries(),
       bundlePrograms(REPO, BUNDLES, forTests ? [...PROGRAMS, ...TEST_PROGRAMS] : PROGRAMS),
       ...(forTests || forBench ? [testClients()] : []),
     ]);
     await initramfs(KERNEL, INITRAMFS, 'guests');
     await systemDisk(KERNEL, SYSTEM_DISK, 'guests');
+    await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, GUEST_PROGRAMS, onceFor);
     if (hasVolumeKernel) {
       await initramfs(VOLUME_KERNEL, VOLUME_INITRAMFS, 'guests with volumes');
       await systemDisk(VOLUME_KERNEL, VOLUME_SYSTEM_DISK, 'guests with volumes');
     }
-    await ensureOwnKernel(path.join(BUILD, 'own-kernel'), AGENT, GUEST_PROGRAMS, onceFor);
+    // Last: a runner that finds it mounts volumes, with a guest of these parts (packages/runner/src/volume/probe-volumes.ts).
+    if (withVolumes) await ensureVirtiofsd(VIRTIOFSD);
+    return { isComplete: withVolumes };
   });
 }
 
-/** One after the other: they share lists of packages. @returns whether guests with volumes have a kernel of their own */
-async function unpackArchives({ withOlderQemu }) {
+/**
+ * One after the other: they share lists of packages.
+ * @returns {Promise<boolean>} whether guests with volumes have a kernel of their own, which was unpacked
+ */
+async function unpackArchives({ withOlderQemu, withVolumes }) {
   await ensureKernel({ folder: KERNEL, packages: path.join(BUILD, 'packages') });
-  const hasVolumeKernel = await ensureVolumeKernel({
-    folder: VOLUME_KERNEL,
-    kernel: KERNEL,
-    lists: path.join(BUILD, 'virtiofsd/apt'),
-  });
+  const hasVolumeKernel =
+    withVolumes &&
+    (await ensureVolumeKernel({
+      folder: VOLUME_KERNEL,
+      kernel: KERNEL,
+      lists: path.join(VIRTIOFSD, 'apt'),
+    }));
   await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: withOlderQemu });
-  await ensureVirtiofsd(path.join(BUILD, 'virtiofsd'));
   for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
   return hasVolumeKernel;
 }

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { placeSystemDisks } from '../src/machine/system-disk.ts';
+import { placeSystemDisk, removeUnusedSystemDisks } from '../src/machine/system-disk.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
@@ -142,10 +142,10 @@ describe('a machine of the present device model', () => {
     for (const content of ['one', 'two', 'three']) {
       await rm(source, { force: true });
       await writeFile(source, content);
-      const [disk] = await placeSystemDisks([source], join(folder, 'system'));
-      const path = disk?.path ?? '';
-      placed.push(path);
-      if (content === 'one') await link(path, needed);
+      const disk = await placeSystemDisk(source, join(folder, 'system'));
+      await removeUnusedSystemDisks(join(folder, 'system'), disk);
+      placed.push(disk.path);
+      if (content === 'one') await link(disk.path, needed);
     }
     const left = (await readdir(join(folder, 'system'))).map((name) => join(folder, 'system', name));
     assert.deepEqual(new Set(left), new Set([placed[0], placed[2]]));
@@ -154,7 +154,7 @@ describe('a machine of the present device model', () => {
     const [, , last = ''] = placed;
     await rm(last);
     await writeFile(last, Buffer.alloc(5));
-    await placeSystemDisks([source], join(folder, 'system'));
+    await placeSystemDisk(source, join(folder, 'system'));
     assert.equal(await readFile(last, 'utf8'), 'three');
   });
 });

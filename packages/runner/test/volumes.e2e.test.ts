@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
-import { cp, readFile, stat, writeFile } from 'node:fs/promises';
+import { cp, mkdir, readdir, readFile, stat, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { SandboxSpec } from '@releap/contract';
 import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { BUILD_DIR } from './support/machines.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';
@@ -18,6 +19,7 @@ isolateNetwork(fileURLToPath(import.meta.url));
 const ONE = '0a0a0a0a-2222-4333-8444-000000000001';
 const TWO = '0a0a0a0a-2222-4333-8444-000000000002';
 const THREE = '0a0a0a0a-2222-4333-8444-000000000003';
+const TOO_EARLY = '0a0a0a0a-2222-4333-8444-000000000004';
 const VOLUME = '0b0b0b0b-2222-4333-8444-000000000001';
 const OTHER = '0b0b0b0b-2222-4333-8444-000000000002';
 
@@ -60,11 +62,25 @@ const EXCEPTIONS: Record<string, { volume: unknown; disk: unknown }> = {
   flags_of_files: { volume: 'ENOTTY', disk: true },
 };
 
+/** What set-up makes after the first start. */
+const DEFERRED = /^(?:virtiofsd|volume-.*)$/;
+
 let home: string;
 let runner: TestRunner;
+let tooEarly: unknown;
 before(async () => {
   home = await temporaryFolder('releap-vo-');
-  runner = await TestRunner.open(home);
+  const buildDir = join(home, 'build');
+  await mkdir(buildDir);
+  const link = async (isWanted: (name: string) => boolean): Promise<void> => {
+    for (const name of (await readdir(BUILD_DIR)).filter(isWanted))
+      await symlink(join(BUILD_DIR, name), join(buildDir, name));
+  };
+  await link((name) => !DEFERRED.test(name));
+  runner = await TestRunner.open(home, { buildDir });
+  runner.want(TOO_EARLY, 1, 'running', { spec: WITH_BUSYBOX });
+  tooEarly = await runner.reported(1, 'running', { of: TOO_EARLY }).catch((error: unknown) => error);
+  await link((name) => DEFERRED.test(name));
   const { data } = await runner.volumes.open(VOLUME, 'the test');
   await writeFile(join(data, 'before-the-entrypoint'), 'there\n');
   runner.want(ONE, 1, 'running', { spec: WITH_DEBIAN });
@@ -99,6 +115,14 @@ const isGone = (pid: number): boolean => {
 };
 
 describe('a volume', () => {
+  // Those of the other tests run with parts that came after their runner had started.
+  it('is refused with the reason while set-up has not made what sandboxes with volumes need', () => {
+    assert.match(
+      String(tooEarly),
+      /the parts of guests with volumes are missing: set-up makes them after the first start/,
+    );
+  });
+
   it('is mounted before the entrypoint starts', async () => {
     assert.equal(await runner.sh(ONE, 'until cat /seen; do sleep 0.1; done 2>/dev/null'), 'there\n');
   });

@@ -7,6 +7,11 @@ export interface VolumeProbe {
   deadlineMs: number;
 }
 
+/** Where set-up unpacks virtiofsd: the last part that it makes of what volumes need. @param build folder that set-up fills */
+export function virtiofsdFolder(build: string): string {
+  return join(build, 'virtiofsd/current');
+}
+
 /** Less than a second on an idle machine. */
 const DEADLINE_MS = 60_000;
 
@@ -18,7 +23,7 @@ const DEADLINE_MS = 60_000;
 export function volumeProbe(build: string): VolumeProbe {
   return {
     program: join(build, 'host/hostd'),
-    args: ['probe-volumes', join(build, 'virtiofsd/current')],
+    args: ['probe-volumes', virtiofsdFolder(build)],
     deadlineMs: DEADLINE_MS,
   };
 }

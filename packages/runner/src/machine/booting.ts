@@ -19,7 +19,7 @@ import type { VmFolders, VmRecord } from './vm-folder.ts';
 export interface BootingOptions {
   folders: VmFolders;
   cgroups: CgroupTree;
-  platform: Platform;
+  platform: () => Promise<Platform>;
   servers: ShareServers;
   /** Limits of the cgroup of a VM. */
   limits: (shape: GuestSize, cpu: BootOptions['cpu']) => CgroupLimits;
@@ -52,8 +52,9 @@ export class Booting {
     clock: Stopwatch,
     prepare: Prepare,
   ): Promise<RestoredVm> {
-    const { folders, cgroups, platform, servers, limits, log } = this.#options;
+    const { folders, cgroups, servers, limits, log } = this.#options;
     const { vmId, slot, shape, cpu, shares } = options;
+    const platform = await this.#options.platform();
     const { hardware, vmm } = platform;
     const folder = folders.path(vmId);
     const record: VmRecord = {

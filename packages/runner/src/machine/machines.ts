@@ -39,7 +39,7 @@ export interface MachinesOptions {
   emptyDisks: EmptyExt4Store;
   localCopies: LocalCopies;
   /** Of VMs that share folders of the host. */
-  sharingPlatform: Platform;
+  sharingPlatform: () => Promise<Platform>;
   /** Folder with the unpacked virtiofsd, absolute. */
   virtiofsd: string;
   log: Logger;

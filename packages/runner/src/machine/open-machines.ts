@@ -11,11 +11,11 @@ import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator } from '../vmm/accelerator.ts';
 import type { AcceleratorChoice, AcceleratorFacts } from '../vmm/accelerator.ts';
 import { DEVICE_MODEL, deviceModel } from '../vmm/device-model.ts';
-import type { SystemDisk } from '../vmm/device-model.ts';
 import { VmmStore } from '../vmm/vmm-store.ts';
+import { virtiofsdFolder } from '@releap/contract/volume-probe';
 import { countKvmImages } from './kvm-images.ts';
 import { Machines } from './machines.ts';
-import { placeSystemDisks } from './system-disk.ts';
+import { placeSystemDisk, removeUnusedSystemDisks } from './system-disk.ts';
 
 export interface OpenMachinesOptions {
   /** The service's home, absolute; it determines the names of its cgroups. */
@@ -30,8 +30,11 @@ export interface OpenMachinesOptions {
   initramfs: string;
   /** The system disk that set-up has built. */
   systemDisk: string;
-  /** Of guests that share folders of the host, if it is not the same. */
-  sharingGuest?: GuestParts | undefined;
+  /**
+   * Finds the parts of guests that share folders of the host; undefined when they are the same. Called when the first of them
+   * starts, as set-up may make the parts after the service has started. @throws when they are missing
+   */
+  sharingGuest?: (() => GuestParts | undefined) | undefined;
   /** Device model of new machines; the newest one by default. */
   deviceModel?: number;
   /** Machine size whose template always stays loaded. */
@@ -55,7 +58,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   platform: Platform;
   vmms: VmmStore;
 }> {
-  const { initramfs, cacheDir, buildDir, sharingGuest, log } = options;
+  const { initramfs, cacheDir, buildDir, log } = options;
   await mkdir(cacheDir, { recursive: true });
   const model = options.deviceModel ?? DEVICE_MODEL;
   const folder = dirname(options.folder);
@@ -70,8 +73,8 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   ]);
   const vmm = vmms.newest;
   const kernel = { path: options.kernel, sha256 };
-  const systemDisks = [options.systemDisk, ...(sharingGuest ? [sharingGuest.systemDisk] : [])];
-  const [facts, initramfsSha256, [system, sharingSystem]] = await Promise.all([
+  const systemFolder = join(folder, 'system');
+  const [facts, initramfsSha256, system] = await Promise.all([
     findAccelerator({
       choice: options.accelerator ?? 'auto',
       vmm,
@@ -83,8 +86,9 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
       signal: options.signal,
     }),
     fileSha256(initramfs),
-    placeSystemDisks(systemDisks, join(dirname(options.folder), 'system')),
+    placeSystemDisk(options.systemDisk, systemFolder),
   ]);
+  await removeUnusedSystemDisks(systemFolder, system);
   const cgroups = await CgroupTree.open(options.home);
   const platform: Platform = {
     accelerator: facts.accelerator,
@@ -121,21 +125,39 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     // Formatting a disk is cheaper than a copy for each VM.
     emptyDisks: new EmptyExt4Store(localCopies.isNeeded ? join(folder, 'local-disks') : cacheDir),
     localCopies,
-    virtiofsd: join(buildDir, 'virtiofsd/current'),
-    sharingPlatform:
-      sharingGuest === undefined ? platform : await otherGuest(platform, sharingGuest, sharingSystem),
+    virtiofsd: virtiofsdFolder(buildDir),
+    sharingPlatform: onceItSucceeds(async () => {
+      const guest = options.sharingGuest?.();
+      return guest === undefined ? platform : await otherGuest(platform, guest, systemFolder);
+    }),
     log,
   });
   return { machines, cgroups, facts, platform, vmms };
 }
 
+/** Calls it when its value is needed first, and again after a failure. */
+function onceItSucceeds<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined;
+  return async () => {
+    const making = (made ??= make());
+    making.catch(() => {
+      if (made === making) made = undefined;
+    });
+    return await making;
+  };
+}
+
 /** The same platform with another kernel, its initramfs and its system disk. */
 async function otherGuest(
   platform: Platform,
-  { kernel, initramfs }: GuestParts,
-  system: SystemDisk | undefined,
+  { kernel, initramfs, systemDisk }: GuestParts,
+  systemFolder: string,
 ): Promise<Platform> {
-  const [kernelSha256, initramfsSha256] = await Promise.all([fileSha256(kernel), fileSha256(initramfs)]);
+  const [kernelSha256, initramfsSha256, system] = await Promise.all([
+    fileSha256(kernel),
+    fileSha256(initramfs),
+    placeSystemDisk(systemDisk, systemFolder),
+  ]);
   const { hardware } = platform;
   return {
     ...platform,
@@ -149,18 +171,24 @@ type GuestParts = Pick<OpenMachinesOptions, 'kernel' | 'initramfs' | 'systemDisk
 
 /** Paths of the parts of a guest in the build folder of set-up. */
 export function builtGuest(buildDir: string): GuestParts & Pick<OpenMachinesOptions, 'sharingGuest'> {
-  const volumeKernel = join(buildDir, 'volume-kernel', 'vmlinuz');
   return {
     kernel: join(buildDir, 'kernel', 'vmlinuz'),
     initramfs: join(buildDir, 'initramfs.cpio.gz'),
     systemDisk: join(buildDir, 'system.squashfs'),
-    ...(existsSync(volumeKernel) && {
-      sharingGuest: {
-        kernel: volumeKernel,
-        initramfs: join(buildDir, 'volume-initramfs.cpio.gz'),
-        systemDisk: join(buildDir, 'volume-system.squashfs'),
-      },
-    }),
+    sharingGuest: () => builtSharingGuest(buildDir),
+  };
+}
+
+function builtSharingGuest(buildDir: string): GuestParts | undefined {
+  // Set-up makes it after the others: without it, a missing kernel does not mean that none is needed.
+  if (!existsSync(virtiofsdFolder(buildDir)))
+    throw new Error('the parts of guests with volumes are missing: set-up makes them after the first start');
+  const kernel = join(buildDir, 'volume-kernel', 'vmlinuz');
+  if (!existsSync(kernel)) return undefined;
+  return {
+    kernel,
+    initramfs: join(buildDir, 'volume-initramfs.cpio.gz'),
+    systemDisk: join(buildDir, 'volume-system.squashfs'),
   };
 }
 

@@ -7,24 +7,21 @@ import type { SystemDisk } from '../vmm/device-model.ts';
 
 const NAME = /^[0-9a-f]{64}\.squashfs$/;
 
-/**
- * Links the system disks that set-up has built into a folder of the service, named by their digests: set-up replaces its own
- * files while VMs run, and a guest's memory can only be used with the disk that it was booted with. Removes earlier ones that
- * neither a VM nor a suspend image has a link to.
- */
-export async function placeSystemDisks(sources: readonly string[], folder: string): Promise<SystemDisk[]> {
-  await mkdir(folder, { recursive: true, mode: 0o755 });
-  const placed: SystemDisk[] = [];
-  for (const source of sources) placed.push(await place(source, folder));
+/** Removes system disks that neither set-up, a VM nor a suspend image has a link to, except `used`. */
+export async function removeUnusedSystemDisks(folder: string, used: SystemDisk): Promise<void> {
   for (const name of await readdir(folder)) {
     const other = join(folder, name);
-    if (!NAME.test(name) || placed.some(({ path }) => path === other)) continue;
+    if (!NAME.test(name) || other === used.path) continue;
     if ((await stat(other)).nlink === 1) await rm(other, { force: true });
   }
-  return placed;
 }
 
-async function place(source: string, folder: string): Promise<SystemDisk> {
+/**
+ * Links a system disk that set-up has built into a folder of the service, named by its digest: set-up replaces its own files
+ * while VMs run, and a guest's memory can only be used with the disk that it was booted with.
+ */
+export async function placeSystemDisk(source: string, folder: string): Promise<SystemDisk> {
+  await mkdir(folder, { recursive: true, mode: 0o755 });
   const sha256 = await fileSha256(source);
   const path = join(folder, `${sha256}.squashfs`);
   // Also replaces a copy that a power loss of the host has truncated.

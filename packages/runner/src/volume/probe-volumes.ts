@@ -1,9 +1,12 @@
 /** Whether this host can mount volumes in sandboxes. */
-import { volumeProbe } from '@releap/contract/volume-probe';
+import { existsSync } from 'node:fs';
+import { virtiofsdFolder, volumeProbe } from '@releap/contract/volume-probe';
 import type { Logger } from 'pino';
 import { ProcessError, runToExit } from '../process/index.ts';
 
 const RETRY_MS = 5 * 60_000;
+/** How often a host whose set-up makes the parts after the start looks for them. */
+const LOOK_MS = 2_000;
 
 /**
  * @param buildDir folder that set-up fills
@@ -47,9 +50,11 @@ export class VolumeProbe {
   /** @param onWorks called once, when volumes can be mounted after all */
   watch(onWorks: () => void, retryMs = RETRY_MS): void {
     if (this.works || this.#stop.signal.aborted) return;
+    const delay = this.#isMade() ? retryMs : Math.min(LOOK_MS, retryMs);
     this.#timer = setTimeout(() => {
-      this.#trial = this.#retry(onWorks, retryMs);
-    }, retryMs).unref();
+      if (this.#isMade()) this.#trial = this.#retry(onWorks, retryMs);
+      else this.watch(onWorks, retryMs);
+    }, delay).unref();
   }
 
   /** Ends a trial that is under way. */
@@ -57,6 +62,11 @@ export class VolumeProbe {
     this.#stop.abort();
     clearTimeout(this.#timer);
     await this.#trial;
+  }
+
+  /** Whether set-up has made the last part. */
+  #isMade(): boolean {
+    return existsSync(virtiofsdFolder(this.#buildDir));
   }
 
   async #retry(onWorks: () => void, retryMs: number): Promise<void> {
@@ -72,6 +82,11 @@ export class VolumeProbe {
   }
 
   async #try(): Promise<void> {
+    if (!this.#isMade()) {
+      this.#problem = 'set-up has not made what they need';
+      this.#log.info('volumes can be mounted when set-up has made what they need');
+      return;
+    }
     const { signal } = this.#stop;
     const problem = await findVolumeProblem(this.#buildDir, signal);
     if (signal.aborted) return;

@@ -4,7 +4,7 @@ import { lockFile } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Config } from '../config/config.ts';
 import { roleLogger } from '../log/role-logger.ts';
-import type { ProcessMessage, SupervisorMessage } from '../supervisor/messages.ts';
+import { sendToParent, type SupervisorMessage } from '../supervisor/messages.ts';
 
 /** The process of an earlier run may still be exiting. */
 const LOCK_PATIENCE_MS = 30_000;
@@ -107,13 +107,13 @@ export async function runRole(
 
   try {
     running = await starting;
-    send({ type: 'started', facts: running.facts });
-    void running.linked?.then(() => send({ type: 'linked' }));
+    sendToParent({ type: 'started', facts: running.facts });
+    void running.linked?.then(() => sendToParent({ type: 'linked' }));
     log.debug(running.facts, `${role} started`);
   } catch (error) {
     if (ending) return;
     const message = explain(error);
-    send({ type: 'failed', message });
+    sendToParent({ type: 'failed', message });
     if (supervised) log.debug({ err: error }, `${role} cannot start`);
     else log.fatal({ err: error }, `${role} cannot start`);
     ending = true;
@@ -133,10 +133,6 @@ async function startLocked(
   const lock = await lockFile(path.join(folder, `${role}.lock`), `process ${process.pid}`, LOCK_PATIENCE_MS);
   if ('heldBy' in lock) throw new Error(`another ${role} is running in ${config.home}: ${lock.heldBy}`);
   return await start(context);
-}
-
-function send(message: ProcessMessage): void {
-  if (process.connected) process.send?.(message, undefined, undefined, () => undefined);
 }
 
 /** An error and what caused it, in one line. */

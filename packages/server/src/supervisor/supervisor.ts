@@ -11,6 +11,7 @@ import { localUrl, readyBanner } from './banner.ts';
 import { keepPostgres } from './keep-postgres.ts';
 import { assertRoot } from '../roles/root.ts';
 import { ManagedProcess } from './managed-process.ts';
+import { sendToParent } from './messages.ts';
 import { claimPort, preferPort, PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from './ports.ts';
 
 /** How long each process may take to stop. */
@@ -164,6 +165,7 @@ export async function runAll(config: Config): Promise<number> {
         logs.color,
       ),
     );
+    sendToParent({ type: 'started', facts: {} });
     await signals.first;
   }
   logs.say('\nstopping: sandboxes end, state stays (Ctrl-C again to stop at once)');
