@@ -191,7 +191,10 @@ describe('a freeze', () => {
     await assertStands();
     await guest.thaw();
     assert.equal(await sh('cat /freezer/user/own/freezer.state'), 'FROZEN');
-    await sh(`echo THAWED > /freezer/user/own/freezer.state; kill -KILL ${kept}; umount /freezer`);
+    // The mount is busy until the process is gone.
+    await sh(
+      `echo THAWED > /freezer/user/own/freezer.state; kill -KILL ${kept}; until umount /freezer; do sleep 0.1; done`,
+    );
     await counts();
   });
 });
