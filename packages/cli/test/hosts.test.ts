@@ -247,10 +247,13 @@ describe('rlp host forget', () => {
     const runner = await it.runner();
     const { id } = runner;
     await it.project.create('one', { persistent: true });
-    for (const name of ['two', 'three']) await it.project.create(name, { persistent: true });
+    const running: string[] = [];
+    for (const name of ['two', 'three']) running.push((await it.project.create(name, { persistent: true })).id);
     assert.equal((await it.project.rlp(['stop', 'one'])).code, 0);
     assert.equal((await it.project.rlp(['snapshot', 'create', 'two', 'warm'])).code, 0);
     await lose(it, runner);
+    // They follow their host.
+    for (const lost of running) await until(async () => (await it.project.status(lost)) === 'lost');
     for (const text of [id, id.slice(0, 8)]) {
       const asked = await host(it.folder, ['forget', text]);
       assert.deepEqual([asked.code, asked.stdout], [2, '']);

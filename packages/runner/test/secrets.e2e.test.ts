@@ -41,7 +41,7 @@ let home: string;
 before(async () => {
   home = await temporaryFolder('releap-secrets-');
   const internet = stack.use(await createInternet(`t${process.pid}-inet`));
-  egress = await startSecretEgress(internet, (vmId) => VALID[vmId] ?? [], stack);
+  egress = await startSecretEgress(internet, (vmId) => VALID[vmId] ?? [], stack, true);
   const nameServer = await startNameServer(resolveSecretZone, 30, stack);
   runner = await TestRunner.open(home, { nameServer, network: egress.network });
   stack.defer(() => runner.dispose());

@@ -52,11 +52,13 @@ export interface SecretEgress {
 /**
  * @param placeholders those that a sandbox may use
  * @param stack ends the server and removes the files
+ * @param allowHttp whether the secret's value may be sent over plain HTTP
  */
 export async function startSecretEgress(
   outside: Outside,
   placeholders: (vmId: string) => readonly string[],
   stack: AsyncDisposableStack,
+  allowHttp = false,
 ): Promise<SecretEgress> {
   const runDir = `/run/releap-test-${process.pid}`;
   stack.defer(() => rm(runDir, { recursive: true, force: true }));
@@ -84,7 +86,7 @@ export async function startSecretEgress(
       name: SECRET_NAME,
       value: SECRET_VALUE,
       allowed_domains: ['api.example'],
-      allow_http: true,
+      allow_http: allowHttp,
       placeholders: [createHash('sha256').update(one).digest('hex')],
     }));
   return {

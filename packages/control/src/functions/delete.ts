@@ -29,11 +29,14 @@ const DELETE = statement<{ id: string }>(
        from f where v.function_id = f.id
    ), schedules as (
      delete from function_schedules s using f where s.function_id = f.id
-   ), waiting as (
+   ), waiting as materialized (
+     select i.id, i.queued_at from invocations i join f on f.id = i.function_id
+      where i.status = 'pending' order by i.id for update of i
+   ), failed as (
      update invocations i set status = 'failed', error = 'its function was deleted', finished_at = now(), billed = coalesce(i.billed, 0)
-       from f where i.function_id = f.id and i.status = 'pending' returning i.id
+       from waiting w where i.id = w.id and i.queued_at = w.queued_at returning i.id
    ), bodies as (
-     delete from invocation_payloads p using waiting w where p.invocation_id = w.id
+     delete from invocation_payloads p using failed w where p.invocation_id = w.id
    )
    select id from f`,
 );

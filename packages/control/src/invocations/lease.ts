@@ -99,28 +99,42 @@ const BODY = statement<{ body: Buffer }>(
   'select body from invocation_payloads where invocation_id = $1',
 );
 
-const ATTEMPTS = 'unnest($1::uuid[], $2::timestamptz[], $3::integer[]) as a(id, queued_at, attempt)';
-const OWNED = `i.id = a.id and i.queued_at = a.queued_at and i.attempt = a.attempt and i.status = 'running'`;
+/**
+ * Locks those of these attempts that are still owned. Whatever changes several invocations locks them in the order of their ids, or
+ * skips locked ones: two statements that waited for each other's rows would be a deadlock. $1 to $3 attempts
+ */
+const OWNED = `owned as materialized (
+     select i.id, i.queued_at from invocations i
+       join unnest($1::uuid[], $2::timestamptz[], $3::integer[]) as a(id, queued_at, attempt)
+         on i.id = a.id and i.queued_at = a.queued_at and i.attempt = a.attempt
+      where i.status = 'running' order by i.id for update of i
+   )`;
 
 /** $1 to $3 attempts, $4 lease in milliseconds */
 const RENEW = statement<{ id: string }>(
   'invocations-renew',
-  `update invocations i set lease_until = now() + $4 * interval '1 millisecond' from ${ATTEMPTS}
-    where ${OWNED} returning i.id`,
+  `with ${OWNED}
+   update invocations i set lease_until = now() + $4 * interval '1 millisecond' from owned o
+    where i.id = o.id and i.queued_at = o.queued_at returning i.id`,
 );
 
 /** Of invocations that no gateway has received, so that the attempt does not count. $1 to $3 attempts */
 const RETURN = statement(
   'invocations-return',
-  `update invocations i set status = 'pending', attempt = i.attempt - 1, started_at = null, lease_until = null from ${ATTEMPTS}
-    where ${OWNED}`,
+  `with ${OWNED}
+   update invocations i set status = 'pending', attempt = i.attempt - 1, started_at = null, lease_until = null from owned o
+    where i.id = o.id and i.queued_at = o.queued_at`,
 );
 
-/** Of invocations that may have run. $1 to $3 attempts */
+/** Of invocations that may have run. One that another statement changes now is looked at again the next time. $1 attempts */
 const EXPIRED = statement<{ id: string }>(
   'invocations-expired',
-  `update invocations i set status = 'pending', lease_until = null
-    where i.status = 'running' and i.lease_until < now() and i.attempt < $1 returning i.id`,
+  `with expired as materialized (
+     select id, queued_at from invocations
+      where status = 'running' and lease_until < now() and attempt < $1 for update skip locked
+   )
+   update invocations i set status = 'pending', lease_until = null from expired e
+    where i.id = e.id and i.queued_at = e.queued_at returning i.id`,
 );
 
 const EXHAUSTED = statement<Attempt & { function_id: string; source: InvocationSource }>(

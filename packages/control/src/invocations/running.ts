@@ -84,9 +84,13 @@ select id from charged`,
  */
 const ABANDONED = statement<{ id: string }>(
   'invocations-abandoned',
-  `update invocations set status = 'failed', finished_at = reported_at, duration_ms = charged_us / 1000.0,
+  `with silent as materialized (
+     select id, queued_at from invocations
+      where status = 'running' and reported_at < now() - $1 * interval '1 millisecond' for update skip locked
+   )
+   update invocations i set status = 'failed', finished_at = reported_at, duration_ms = charged_us / 1000.0,
           error = 'the gateway that served it has not reported its end'
-    where status = 'running' and reported_at < now() - $1 * interval '1 millisecond' returning id`,
+     from silent s where i.id = s.id and i.queued_at = s.queued_at returning i.id`,
 );
 
 /**
