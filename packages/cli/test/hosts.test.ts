@@ -248,7 +248,8 @@ describe('rlp host forget', () => {
     const { id } = runner;
     await it.project.create('one', { persistent: true });
     const running: string[] = [];
-    for (const name of ['two', 'three']) running.push((await it.project.create(name, { persistent: true })).id);
+    for (const name of ['two', 'three'])
+      running.push((await it.project.create(name, { persistent: true })).id);
     assert.equal((await it.project.rlp(['stop', 'one'])).code, 0);
     assert.equal((await it.project.rlp(['snapshot', 'create', 'two', 'warm'])).code, 0);
     await lose(it, runner);

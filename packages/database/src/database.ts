@@ -40,7 +40,13 @@ export function openDatabase(options: DatabaseOptions): Database {
     keepAlive: true,
     application_name: options.applicationName ?? 'releap',
   });
-  pool.on('error', (error) => options.log.warn({ err: error }, 'an idle database connection broke'));
+  // For as long as the connection lives: the pool listens to idle ones alone, and the server may end a connection in the same packet
+  // with which it was given to its next user, who does not listen yet. That would end the process; the next statement fails anyway.
+  pool.on('connect', (client) => {
+    client.on('error', (error) => options.log.warn({ err: error }, 'a database connection broke'));
+  });
+  // The same error again, of an idle connection.
+  pool.on('error', () => undefined);
   let closing: Promise<void> | undefined;
   const close = (): Promise<void> => (closing ??= pool.end());
 
@@ -51,11 +57,6 @@ export function openDatabase(options: DatabaseOptions): Database {
     [Symbol.asyncDispose]: close,
     async transaction(work) {
       const client = await pool.connect();
-      // The pool does not listen for errors of checked-out clients: a connection that breaks between two statements would
-      // end the process. The next statement fails anyway.
-      const onBroken = (error: Error): void =>
-        options.log.warn({ err: error }, 'a connection broke inside a transaction');
-      client.on('error', onBroken);
       try {
         await client.query('begin');
         const result = await work(client);
@@ -71,8 +72,6 @@ export function openDatabase(options: DatabaseOptions): Database {
           client.release(broken instanceof Error ? broken : true);
         }
         throw error;
-      } finally {
-        client.off('error', onBroken);
       }
     },
   };
