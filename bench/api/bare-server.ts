@@ -9,8 +9,8 @@ import type { AddressInfo } from 'node:net';
 import { resolveSandboxCreate } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { Pool } from 'pg';
-import { createSandbox } from '../../packages/control/src/sandboxes/insert.ts';
-import { createRecordReader } from '../../packages/control/src/sandboxes/queries.ts';
+import { createSandbox } from '../../packages/control/src/compute/sandboxes/insert.ts';
+import { createRecordReader } from '../../packages/control/src/compute/sandboxes/queries.ts';
 import type { ServerReady } from './messages.ts';
 
 interface Prepared {

@@ -13,11 +13,11 @@ import { endFirst } from '@releap/testing/postgres';
 import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { Client } from 'pg';
 import { pino } from 'pino';
-import { chargeMeters } from '../../packages/control/src/billing/charge-meters.ts';
-import { readCredits, readGrants } from '../../packages/control/src/billing/ledger.ts';
-import { BILLING_SETTINGS } from '../../packages/control/src/billing/settings.ts';
-import { organizationsCrossing } from '../../packages/control/src/billing/unbilled.ts';
-import { purgeEnded } from '../../packages/control/src/retention/purge.ts';
+import { chargeMeters } from '../../packages/control/src/tenancy/billing/charge-meters.ts';
+import { readCredits, readGrants } from '../../packages/control/src/tenancy/billing/ledger.ts';
+import { BILLING_SETTINGS } from '../../packages/control/src/tenancy/billing/settings.ts';
+import { organizationsCrossing } from '../../packages/control/src/tenancy/billing/unbilled.ts';
+import { purgeEnded } from '../../packages/control/src/platform/retention/purge.ts';
 import { fillHistory } from './fill.ts';
 
 const { values } = parseArgs({ options: { rows: { type: 'string', default: '10000000' } } });

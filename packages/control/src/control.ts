@@ -1,18 +1,18 @@
 import { migrate } from '@releap/database';
 import { createContext } from './context.ts';
-import { type ClientGuards, createPlanes } from './http/planes.ts';
-import { UpgradeRouter } from './http/upgrade-router.ts';
-import { createHttpServer, type HttpServer } from './http/server.ts';
-import { ensureBuiltinImages } from './images/images.ts';
-import { requestMetrics, taskMetrics } from './metrics/instruments.ts';
+import { type ClientGuards, createPlanes } from './platform/http/planes.ts';
+import { UpgradeRouter } from './platform/http/upgrade-router.ts';
+import { createHttpServer, type HttpServer } from './platform/http/server.ts';
+import { ensureBuiltinImages } from './storage/images/images.ts';
+import { requestMetrics, taskMetrics } from './platform/metrics/instruments.ts';
 import type { FastifyPluginCallback } from 'fastify';
-import type { Module } from './module.ts';
+import type { Module } from './platform/module.ts';
 import { createModules, type CreateModule } from './modules.ts';
 import type { ContextOptions } from './options.ts';
-import { setDefaultQuotas } from './quotas/quotas.ts';
-import { ensureRegion } from './regions/regions.ts';
-import { createLeases } from './tasks/leases.ts';
-import { createTaskRunner } from './tasks/task-runner.ts';
+import { setDefaultQuotas } from './tenancy/quotas/quotas.ts';
+import { ensureRegion } from './fleet/regions/regions.ts';
+import { createLeases } from './platform/work/leases.ts';
+import { createTaskRunner } from './platform/work/task-runner.ts';
 
 export interface ControlOptions extends ContextOptions {
   /** Additional modules. */

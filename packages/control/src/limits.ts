@@ -1,9 +1,9 @@
 /** The control plane's settings, with their defaults. */
 import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
-import { DEFAULT_QUOTAS, type Quotas } from './quotas/quotas.ts';
-import { TEARDOWN_GRACE_MS } from './teardown/teardown.ts';
-import { SNAPSHOT_DEADLINE_MS } from './snapshots/transitions.ts';
-import { STATE_DEADLINES, type StateDeadlines } from './sandboxes/transitions.ts';
+import { DEFAULT_QUOTAS, type Quotas } from './tenancy/quotas/quotas.ts';
+import { TEARDOWN_GRACE_MS } from './platform/teardown/teardown.ts';
+import { SNAPSHOT_DEADLINE_MS } from './compute/snapshots/transitions.ts';
+import { STATE_DEADLINES, type StateDeadlines } from './compute/sandboxes/transitions.ts';
 
 /**
  * `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated. `all`: dedicated ones too, for small machines

@@ -1,14 +1,14 @@
 import type { PlatformLimits } from '@releap/contract';
 import type { Logger } from 'pino';
-import type { StoreOptions } from './artifacts/open-store.ts';
-import type { OidcOptions } from './auth/oidc/verifier.ts';
-import type { BillingSettings } from './billing/settings.ts';
-import type { UsageSettings } from './usage/settings.ts';
-import type { ControlTokens } from './credentials/token-set.ts';
-import type { KeyEncryptionKeys } from './encryption/keys.ts';
-import type { RateLimits } from './http/rate-limits.ts';
+import type { StoreOptions } from './storage/artifacts/open-store.ts';
+import type { OidcOptions } from './platform/auth/oidc/verifier.ts';
+import type { BillingSettings } from './tenancy/billing/settings.ts';
+import type { UsageSettings } from './compute/usage/settings.ts';
+import type { ControlTokens } from './platform/credentials/token-set.ts';
+import type { KeyEncryptionKeys } from './platform/encryption/keys.ts';
+import type { RateLimits } from './platform/http/rate-limits.ts';
 import type { ControlLimits } from './limits.ts';
-import type { RegionConfig } from './regions/regions.ts';
+import type { RegionConfig } from './fleet/regions/regions.ts';
 
 /** What the shared services of a control server are made with. */
 export interface ContextOptions {

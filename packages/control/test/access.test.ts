@@ -8,7 +8,7 @@ import { GATEWAY_LINK_PATH, newToken, RUNNER_LINK_PATH } from '@releap/contract'
 import { WebSocket } from 'ws';
 import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
-import { createAuthenticator } from '../src/auth/authenticator.ts';
+import { createAuthenticator } from '../src/platform/auth/authenticator.ts';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
 import { inspectApiKeys, tablesWith } from '@releap/testing/inspect';
 import { caller, startWorld, until, type World } from '@releap/testing/world';

@@ -15,8 +15,8 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
-import { createEventBus } from '../src/events/event-bus.ts';
-import { createVersionStates } from '../src/functions/version-states.ts';
+import { createEventBus } from '../src/platform/events/event-bus.ts';
+import { createVersionStates } from '../src/functions/versions/version-states.ts';
 
 let world: World;
 beforeEach(async () => {

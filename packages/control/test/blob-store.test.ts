@@ -7,8 +7,8 @@ import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { ListMultipartUploadsCommand } from '@aws-sdk/client-s3';
 import { startS3Server, type S3StoreOptions, type TestS3Server } from '@releap/testing/s3-server';
-import { BlobError, type BlobStore } from '../src/artifacts/blob-store.ts';
-import { openStore } from '../src/artifacts/open-store.ts';
+import { BlobError, type BlobStore } from '../src/storage/artifacts/blob-store.ts';
+import { openStore } from '../src/storage/artifacts/open-store.ts';
 
 const DEPLOYMENT = '6f1ed002-ab5d-4f1c-9e35-000000000002';
 const MIB = 1024 * 1024;

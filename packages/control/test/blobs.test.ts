@@ -5,9 +5,9 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import { credentialOf } from '@releap/testing/credentials';
 import { quiet, startWorld, type ScriptedRunner, type World } from '@releap/testing/world';
-import { collectBlobGarbage } from '../src/artifacts/blob-garbage.ts';
-import type { BlobStore } from '../src/artifacts/blob-store.ts';
-import type { Module } from '../src/module.ts';
+import { collectBlobGarbage } from '../src/storage/artifacts/blob-garbage.ts';
+import type { BlobStore } from '../src/storage/artifacts/blob-store.ts';
+import type { Module } from '../src/platform/module.ts';
 
 const DAY_MS = 24 * 3_600_000;
 const never = new AbortController().signal;

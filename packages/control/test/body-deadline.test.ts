@@ -4,7 +4,7 @@ import { createServer, type Server } from 'node:http';
 import { connect, type AddressInfo, type Socket } from 'node:net';
 import { after, before, it } from 'node:test';
 import type { FastifyReply, FastifyRequest } from 'fastify';
-import { watchBody } from '../src/http/body-deadline.ts';
+import { watchBody } from '../src/platform/http/body-deadline.ts';
 
 const LIMITS = { totalMs: 100, idleMs: 100 };
 

@@ -6,8 +6,8 @@ import { openFresh } from '@releap/testing/postgres';
 import type { BuildJob } from '@releap/testing/runner-messages';
 import { startWorld, until, type Caller, type ScriptedRunner } from '@releap/testing/world';
 import { pino } from 'pino';
-import { createBuildQueue } from '../src/images/build-queue.ts';
-import { ensureBuiltinImages } from '../src/images/images.ts';
+import { createBuildQueue } from '../src/storage/images/build-queue.ts';
+import { ensureBuiltinImages } from '../src/storage/images/images.ts';
 import { CONTROL_LIMITS } from '../src/limits.ts';
 
 const RUNNERS = 50;

@@ -7,7 +7,7 @@ import * as fc from 'fast-check';
 import { inspectLedger, inspectReading } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { createBurstMeter } from '../src/billing/burst.ts';
+import { createBurstMeter } from '../src/tenancy/billing/burst.ts';
 import { accounts, charged, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
 
 let database: Database;

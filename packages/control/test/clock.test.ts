@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { describe, it, mock } from 'node:test';
 import { openFresh } from '@releap/testing/postgres';
-import { chargeMeters } from '../src/billing/charge-meters.ts';
-import { createClockSteps } from '../src/billing/clock-steps.ts';
+import { chargeMeters } from '../src/tenancy/billing/charge-meters.ts';
+import { createClockSteps } from '../src/tenancy/billing/clock-steps.ts';
 import { charged, exactCost, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
 import { create, quiet, startWorld, until, waitFor, host } from '@releap/testing/world';
 

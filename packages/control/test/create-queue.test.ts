@@ -5,7 +5,7 @@ import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
-import { CreateQueue, type QueuePlace } from '../src/scheduler/create-queue.ts';
+import { CreateQueue, type QueuePlace } from '../src/compute/scheduler/create-queue.ts';
 import { newOrg, newSandbox } from './support/billing.ts';
 
 const MOST = 5;

@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { randomUUID } from 'node:crypto';
 import { inspectSandboxes } from '@releap/testing/inspect';
 import { create, REGION, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
-import { DEFAULT_QUOTAS } from '../src/quotas/quotas.ts';
+import { DEFAULT_QUOTAS } from '../src/tenancy/quotas/quotas.ts';
 
 let world: World;
 before(async () => {

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { newUuid } from '@releap/contract';
 import { SignJWT } from 'jose';
-import type { ServiceKeys } from '../src/credentials/service-keys.ts';
-import { createDispatchTokens } from '../src/functions/dispatch-token.ts';
+import type { ServiceKeys } from '../src/platform/credentials/service-keys.ts';
+import { createDispatchTokens } from '../src/functions/versions/dispatch-token.ts';
 
 const keys = (value = 'k'.repeat(43)): ServiceKeys => ({
   get: (name) => {

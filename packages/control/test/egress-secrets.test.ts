@@ -12,14 +12,14 @@ import {
   type RunnerSecrets,
 } from '@releap/contract';
 import { createRequest } from '@releap/certificates/x509';
-import { constraintsOf } from '../src/egress/certificates.ts';
+import { constraintsOf } from '../src/fleet/egress/certificates.ts';
 import { credentialOf, postInternal } from '@releap/testing/credentials';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { create, startWorld, waitFor, type ScriptedRunner, type World } from '@releap/testing/world';
 import { pino } from 'pino';
-import { createServiceKeys } from '../src/credentials/service-keys.ts';
-import { createEgressRoot } from '../src/egress/egress-root.ts';
-import { createEncryption } from '../src/encryption/encryption.ts';
+import { createServiceKeys } from '../src/platform/credentials/service-keys.ts';
+import { createEgressRoot } from '../src/fleet/egress/egress-root.ts';
+import { createEncryption } from '../src/platform/encryption/encryption.ts';
 import { secretsOf } from './support/secrets.ts';
 
 const keys = testKeys(keyPath());

@@ -3,9 +3,9 @@ import { chmod, chown, copyFile, readFile, rename, rm, stat, writeFile } from 'n
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { pino } from 'pino';
-import { createEncryption, SealBrokenError, type Owner } from '../src/encryption/encryption.ts';
-import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/encryption/key-file.ts';
-import { KeysUnavailableError } from '../src/encryption/keys.ts';
+import { createEncryption, SealBrokenError, type Owner } from '../src/platform/encryption/encryption.ts';
+import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/platform/encryption/key-file.ts';
+import { KeysUnavailableError } from '../src/platform/encryption/keys.ts';
 import { quiet } from '@releap/testing/logging';
 import { keyPath } from '@releap/testing/keys';
 import { propertyRuns } from '@releap/testing/repetitions';

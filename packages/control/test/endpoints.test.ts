@@ -5,7 +5,7 @@ import { BOUNDS, EndpointRecord, newToken, PreviewLink, tokenBytes, tokenKind } 
 import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
 import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
-import { purgePreviewLinks } from '../src/endpoints/preview-links.ts';
+import { purgePreviewLinks } from '../src/edge/endpoints/preview-links.ts';
 import { mintApiKey, revokeApiKey } from '../src/index.ts';
 
 let world: World;

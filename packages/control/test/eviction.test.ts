@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
-import { chooseEviction, type Evictable } from '../src/scheduler/eviction.ts';
-import { fits, free, plus, type Host, type Need } from '../src/scheduler/placement.ts';
+import { chooseEviction, type Evictable } from '../src/compute/scheduler/eviction.ts';
+import { fits, free, plus, type Host, type Need } from '../src/compute/scheduler/placement.ts';
 import {
   create,
   FACTS,

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Database } from '@releap/database';
 import { FunctionRegions } from '../src/functions/ingress/function-regions.ts';
-import { createRegions } from '../src/regions/regions.ts';
+import { createRegions } from '../src/fleet/regions/regions.ts';
 
 /** A database whose answers the test gives. */
 function scripted() {

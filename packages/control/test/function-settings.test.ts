@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { IDEMPOTENCY_HEADER, tokenDigest, tokenKind } from '@releap/contract';
-import { functionByName } from '../src/functions/functions.ts';
+import { functionByName } from '../src/functions/versions/functions.ts';
 import {
   create,
   startWorld,

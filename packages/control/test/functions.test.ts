@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { IDEMPOTENCY_HEADER } from '@releap/contract';
-import { createEventBus } from '../src/events/event-bus.ts';
-import { functionByName } from '../src/functions/functions.ts';
-import { createVersionStates } from '../src/functions/version-states.ts';
+import { createEventBus } from '../src/platform/events/event-bus.ts';
+import { functionByName } from '../src/functions/versions/functions.ts';
+import { createVersionStates } from '../src/functions/versions/version-states.ts';
 import { quiet, startWorld, until, type Answer, type Caller, type World } from '@releap/testing/world';
 
 let world: World;

@@ -6,9 +6,9 @@ import type { GatewayControlMessage } from '@releap/contract';
 import { until } from '@releap/testing/eventually';
 import pino from 'pino';
 import type { WebSocket } from 'ws';
-import { GrantIndex } from '../src/gateways/grant-index.ts';
-import { GatewayLink } from '../src/gateways/gateway-link.ts';
-import type { TargetResolver } from '../src/gateways/target-resolver.ts';
+import { GrantIndex } from '../src/edge/gateways/grant-index.ts';
+import { GatewayLink } from '../src/edge/gateways/gateway-link.ts';
+import type { TargetResolver } from '../src/edge/gateways/target-resolver.ts';
 
 class Socket extends EventEmitter {
   readonly OPEN = 1;

@@ -9,10 +9,10 @@ import { badRequest, type Operation } from '@releap/contract';
 import { quiet } from '@releap/testing/postgres';
 import { until } from '@releap/testing/world';
 import { Type } from 'typebox';
-import type { Idempotency } from '../src/idempotency/idempotency.ts';
-import type { BodyLimits } from '../src/http/body-deadline.ts';
-import { createPlane, type Plane } from '../src/http/plane.ts';
-import { createHttpServer, type HttpServer } from '../src/http/server.ts';
+import type { Idempotency } from '../src/platform/idempotency/idempotency.ts';
+import type { BodyLimits } from '../src/platform/http/body-deadline.ts';
+import { createPlane, type Plane } from '../src/platform/http/plane.ts';
+import { createHttpServer, type HttpServer } from '../src/platform/http/server.ts';
 
 const Received = Type.Object({ bytes: Type.Integer(), names: Type.Array(Type.String()) });
 const operation = {

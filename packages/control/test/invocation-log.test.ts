@@ -12,11 +12,11 @@ import {
 } from '@releap/contract';
 import { quiet } from '@releap/testing/postgres';
 import { startWorld, until, type Caller, type World } from '@releap/testing/world';
-import { FUNCTION_SCALE } from '../src/billing/function-charges.ts';
-import { DEFAULT_PRICES } from '../src/billing/prices.ts';
-import { dropInvocationPartitions } from '../src/invocations/partitions.ts';
-import { chargeRunning } from '../src/invocations/running.ts';
-import { recordFinished, type FinishedInvocation } from '../src/invocations/store.ts';
+import { FUNCTION_SCALE } from '../src/tenancy/billing/function-charges.ts';
+import { DEFAULT_PRICES } from '../src/tenancy/billing/prices.ts';
+import { dropInvocationPartitions } from '../src/functions/invocations/partitions.ts';
+import { chargeRunning } from '../src/functions/invocations/running.ts';
+import { recordFinished, type FinishedInvocation } from '../src/functions/invocations/store.ts';
 import { functionCost } from './support/billing.ts';
 import { finished, newFunction, newVersion, type FunctionRow } from './support/functions.ts';
 

@@ -7,9 +7,17 @@ import * as fc from 'fast-check';
 import { until } from '@releap/testing/eventually';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { chargeFunctions, chargeProjectFunctions, FUNCTION_SCALE } from '../src/billing/function-charges.ts';
-import { FREE } from '../src/billing/prices.ts';
-import { isStorableResult, recordFinished, type FinishedInvocation } from '../src/invocations/store.ts';
+import {
+  chargeFunctions,
+  chargeProjectFunctions,
+  FUNCTION_SCALE,
+} from '../src/tenancy/billing/function-charges.ts';
+import { FREE } from '../src/tenancy/billing/prices.ts';
+import {
+  isStorableResult,
+  recordFinished,
+  type FinishedInvocation,
+} from '../src/functions/invocations/store.ts';
 import { accounts, functionCost, newOrg, newSandbox, PRICES } from './support/billing.ts';
 import { finished, newFunction, type FunctionRow } from './support/functions.ts';
 

@@ -6,7 +6,7 @@ import { compatOperations, operations, type Operation } from '@releap/contract';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';
 import { create } from '@releap/testing/world';
-import { isRecorded, UNRECORDED } from '../src/management/key-audit.ts';
+import { isRecorded, UNRECORDED } from '../src/tenancy/management/key-audit.ts';
 
 const keys = testKeys();
 

@@ -3,8 +3,8 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { SANDBOX_STATUSES } from '@releap/contract';
 import { HOST_PART, renderLifecycle } from '../scripts/render-lifecycle.ts';
-import { TRANSIENT, TRANSITIONS } from '../src/sandboxes/transitions.ts';
-import { SNAPSHOT_TRANSITIONS } from '../src/snapshots/transitions.ts';
+import { TRANSIENT, TRANSITIONS } from '../src/compute/sandboxes/transitions.ts';
+import { SNAPSHOT_TRANSITIONS } from '../src/compute/snapshots/transitions.ts';
 
 test('docs/lifecycle.md is current (else run packages/control/scripts/write-lifecycle.ts)', () => {
   const committed = readFileSync(new URL('../../../docs/lifecycle.md', import.meta.url), 'utf8');

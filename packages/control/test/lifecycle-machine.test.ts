@@ -5,9 +5,9 @@ import { newUuid } from '@releap/contract';
 import { openFresh } from '@releap/testing/postgres';
 import { until } from '@releap/testing/world';
 import type { Database } from '@releap/database';
-import { createLifecycle, type RowLifecycle } from '../src/lifecycle/apply.ts';
-import { defineMachine, type Transition } from '../src/lifecycle/machine.ts';
-import { transitionSql, type TransitionInput } from '../src/lifecycle/sql.ts';
+import { createLifecycle, type RowLifecycle } from '../src/platform/lifecycle/apply.ts';
+import { defineMachine, type Transition } from '../src/platform/lifecycle/machine.ts';
+import { transitionSql, type TransitionInput } from '../src/platform/lifecycle/sql.ts';
 
 type VolumeStatus = 'creating' | 'ready' | 'failed' | 'deleted';
 type VolumeEvent = 'observe:ready' | 'grow' | 'deadline' | 'delete' | 'again' | 'name';

@@ -10,19 +10,19 @@ import { toAssignment as flat, type Assignment, type Observation } from '@releap
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
-import { toAssignment } from '../src/sandboxes/assignment.ts';
-import { createLifecycle, type Lifecycle } from '../src/sandboxes/lifecycle.ts';
+import { toAssignment } from '../src/compute/sandboxes/assignment.ts';
+import { createLifecycle, type Lifecycle } from '../src/compute/sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { assignable } from '../src/sandboxes/environment.ts';
-import type { Change } from '../src/sandboxes/transition-sql.ts';
+import { assignable } from '../src/compute/sandboxes/environment.ts';
+import type { Change } from '../src/compute/sandboxes/transition-sql.ts';
 import {
   decide,
   STATE_DEADLINES,
   TRANSIENT,
   type SandboxFacts,
   type SandboxEvent,
-} from '../src/sandboxes/transitions.ts';
+} from '../src/compute/sandboxes/transitions.ts';
 import { newOrg, newRunner, REGION } from './support/billing.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { step } from './support/model.ts';

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect, inspectSandboxes } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
-import { TRANSIENT } from '../src/sandboxes/transitions.ts';
+import { TRANSIENT } from '../src/compute/sandboxes/transitions.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { VERBS } from './support/lifecycle.ts';
 import { create, startWorld, until, waitFor, type Created, type ScriptedRunner } from '@releap/testing/world';

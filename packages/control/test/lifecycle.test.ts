@@ -5,7 +5,7 @@ import { after, before, describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SandboxLifecycleResponse, type SandboxStatus } from '@releap/contract';
 import { Compile } from 'typebox/compile';
 import { CONTROL_LIMITS } from '../src/limits.ts';
-import { leaseExpiry } from '../src/sandboxes/leases.ts';
+import { leaseExpiry } from '../src/compute/sandboxes/leases.ts';
 import { Stage, VERBS } from './support/lifecycle.ts';
 import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 

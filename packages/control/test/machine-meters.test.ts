@@ -4,7 +4,7 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
-import { chargeMeters, METER_SCALE } from '../src/billing/charge-meters.ts';
+import { chargeMeters, METER_SCALE } from '../src/tenancy/billing/charge-meters.ts';
 import { newOrg, newRunner, newSandbox, PRICES, setStatus } from './support/billing.ts';
 import { newFunction } from './support/functions.ts';
 

@@ -7,7 +7,7 @@ import { after, before, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { openDatabase, type Database } from '@releap/database';
 import { freshDatabase } from '@releap/testing/postgres';
-import { chargeMeters } from '../src/billing/charge-meters.ts';
+import { chargeMeters } from '../src/tenancy/billing/charge-meters.ts';
 import { accounts, charged, exactCost, newOrg, newSandbox, PRICES, setStatus } from './support/billing.ts';
 import { quiet } from '@releap/testing/world';
 

@@ -10,9 +10,9 @@ import * as fc from 'fast-check';
 import { inspectMeters, type InspectedMeter } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { chargeMeters } from '../src/billing/charge-meters.ts';
-import { METERED_STATUSES } from '../src/billing/metered-statuses.ts';
-import { FREE } from '../src/billing/prices.ts';
+import { chargeMeters } from '../src/tenancy/billing/charge-meters.ts';
+import { METERED_STATUSES } from '../src/tenancy/billing/metered-statuses.ts';
+import { FREE } from '../src/tenancy/billing/prices.ts';
 import {
   accounts,
   charged,

@@ -9,7 +9,7 @@ import {
 } from '@releap/contract';
 import { caller, create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { CONTROL_LIMITS, EVENTS } from '../src/index.ts';
-import { SNAPSHOT_MACHINE } from '../src/snapshots/transitions.ts';
+import { SNAPSHOT_MACHINE } from '../src/compute/snapshots/transitions.ts';
 
 interface Sample {
   name: string;

@@ -18,8 +18,8 @@ import {
   type World,
 } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
-import { createEncryption } from '../src/encryption/encryption.ts';
-import { readMountedStores } from '../src/object-stores/mounted-stores.ts';
+import { createEncryption } from '../src/platform/encryption/encryption.ts';
+import { readMountedStores } from '../src/storage/object-stores/mounted-stores.ts';
 
 const encryptionKeys = testKeys();
 let world: World;

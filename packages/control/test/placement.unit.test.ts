@@ -12,7 +12,7 @@ import {
   shortfall,
   type Host,
   type Need,
-} from '../src/scheduler/placement.ts';
+} from '../src/compute/scheduler/placement.ts';
 import { FACTS } from '@releap/testing/scripted-host';
 
 const overcommit = { cpu: 2, mem: 1, disk: 1, tier: 'spot' } as const;

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { FACTS } from '@releap/testing/world';
 import * as fc from 'fast-check';
-import { planRound, type PendingRequest } from '../src/scheduler/plan.ts';
-import { allocation, fits, free, plus, type Host, type Need } from '../src/scheduler/placement.ts';
+import { planRound, type PendingRequest } from '../src/compute/scheduler/plan.ts';
+import { allocation, fits, free, plus, type Host, type Need } from '../src/compute/scheduler/placement.ts';
 
 const overcommit = { cpu: 1, mem: 1, disk: 1, tier: 'spot' } as const;
 const RESERVE_AFTER_MS = 10_000;

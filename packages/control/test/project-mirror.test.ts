@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { createEncryption } from '../src/encryption/encryption.ts';
+import { createEncryption } from '../src/platform/encryption/encryption.ts';
 import { secretsOf } from './support/secrets.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';

@@ -11,7 +11,7 @@ import {
 } from '@releap/contract';
 import { GatewayClient } from '@releap/testing/gateway-client';
 import { quiet, startWorld, until, type Answer, type Caller, type World } from '@releap/testing/world';
-import { fireSchedules } from '../src/schedules/fire.ts';
+import { fireSchedules } from '../src/functions/schedules/fire.ts';
 import { insertFunction } from './support/function-versions.ts';
 import { newFunction } from './support/functions.ts';
 import { Stage } from './support/lifecycle.ts';

@@ -4,8 +4,8 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { openFresh, quiet } from '@releap/testing/postgres';
-import { dropEndedPartitions, makePartitions } from '../src/retention/partitions.ts';
-import { purgeEnded, purgeLostRunners } from '../src/retention/purge.ts';
+import { dropEndedPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
+import { purgeEnded, purgeLostRunners } from '../src/platform/retention/purge.ts';
 import { newOrg, newRunner, newSandbox, setStatus } from './support/billing.ts';
 
 let database: Database;

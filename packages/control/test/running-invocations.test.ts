@@ -6,12 +6,22 @@ import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { chargeFunctions, chargeProjectFunctions, FUNCTION_SCALE } from '../src/billing/function-charges.ts';
-import { organizationsCrossing } from '../src/billing/unbilled.ts';
-import { enqueue } from '../src/invocations/enqueue.ts';
-import { exhausted, lease, renew, requeueExpired, type LeasedInvocation } from '../src/invocations/lease.ts';
-import { chargeRunning, endAbandoned, type RunningInvocation } from '../src/invocations/running.ts';
-import { recordFinished, type FinishedInvocation } from '../src/invocations/store.ts';
+import {
+  chargeFunctions,
+  chargeProjectFunctions,
+  FUNCTION_SCALE,
+} from '../src/tenancy/billing/function-charges.ts';
+import { organizationsCrossing } from '../src/tenancy/billing/unbilled.ts';
+import { enqueue } from '../src/functions/invocations/enqueue.ts';
+import {
+  exhausted,
+  lease,
+  renew,
+  requeueExpired,
+  type LeasedInvocation,
+} from '../src/functions/invocations/lease.ts';
+import { chargeRunning, endAbandoned, type RunningInvocation } from '../src/functions/invocations/running.ts';
+import { recordFinished, type FinishedInvocation } from '../src/functions/invocations/store.ts';
 import { accounts, functionCost, newOrg, PRICES } from './support/billing.ts';
 import { finished, newFunction, type FunctionRow } from './support/functions.ts';
 

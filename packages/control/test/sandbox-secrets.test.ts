@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newToken, newUuid } from '@releap/contract';
-import { createEncryption } from '../src/encryption/encryption.ts';
-import { copySecrets } from '../src/secrets/placeholders.ts';
-import { eraseUnused } from '../src/secrets/secrets.ts';
+import { createEncryption } from '../src/platform/encryption/encryption.ts';
+import { copySecrets } from '../src/storage/secrets/placeholders.ts';
+import { eraseUnused } from '../src/storage/secrets/secrets.ts';
 import { inspect } from '@releap/testing/inspect';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import {

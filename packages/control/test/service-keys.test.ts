@@ -5,11 +5,11 @@ import { after, before, describe, it } from 'node:test';
 import type { Database } from '@releap/database';
 import { keyPath } from '@releap/testing/keys';
 import { openFresh, quiet } from '@releap/testing/postgres';
-import { createServiceKeys, type ServiceKeys } from '../src/credentials/service-keys.ts';
-import { createEncryption } from '../src/encryption/encryption.ts';
-import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/encryption/key-file.ts';
-import { KeysUnavailableError } from '../src/encryption/keys.ts';
-import { rewrapAll } from '../src/encryption/rewrap.ts';
+import { createServiceKeys, type ServiceKeys } from '../src/platform/credentials/service-keys.ts';
+import { createEncryption } from '../src/platform/encryption/encryption.ts';
+import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/platform/encryption/key-file.ts';
+import { KeysUnavailableError } from '../src/platform/encryption/keys.ts';
+import { rewrapAll } from '../src/platform/encryption/rewrap.ts';
 
 let database: Database;
 before(async () => {

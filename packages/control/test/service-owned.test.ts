@@ -4,7 +4,7 @@ import { after, before, it } from 'node:test';
 import { formatSandboxId, newToken, newUuid } from '@releap/contract';
 import { inspect } from '@releap/testing/inspect';
 import { create, REGION, startWorld, until, waitFor, type World } from '@releap/testing/world';
-import { createSandbox } from '../src/sandboxes/insert.ts';
+import { createSandbox } from '../src/compute/sandboxes/insert.ts';
 
 let world: World;
 before(async () => {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
-import { getSnapshot, listSnapshots } from '../src/snapshots/queries.ts';
+import { getSnapshot, listSnapshots } from '../src/compute/snapshots/queries.ts';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import { Shots } from './support/snapshots.ts';
 import { CAPTURED, caller, create, startWorld, until, waitFor, type World } from '@releap/testing/world';

@@ -6,11 +6,15 @@ import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { inspect, inspectSnapshots } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
-import { createSnapshot, type SnapshotContext } from '../src/snapshots/create.ts';
-import { deleteSnapshot } from '../src/snapshots/delete.ts';
-import { createSnapshots } from '../src/snapshots/snapshots.ts';
+import { createSnapshot, type SnapshotContext } from '../src/compute/snapshots/create.ts';
+import { deleteSnapshot } from '../src/compute/snapshots/delete.ts';
+import { createSnapshots } from '../src/compute/snapshots/snapshots.ts';
 import type { SnapshotRow } from '@releap/database';
-import { SNAPSHOT_MACHINE, SNAPSHOT_TRANSITIONS, type SnapshotEvent } from '../src/snapshots/transitions.ts';
+import {
+  SNAPSHOT_MACHINE,
+  SNAPSHOT_TRANSITIONS,
+  type SnapshotEvent,
+} from '../src/compute/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { newOrg, newRunner, REGION } from './support/billing.ts';

@@ -5,8 +5,8 @@ import type { Database } from '@releap/database';
 import { openFresh, quiet } from '@releap/testing/postgres';
 import { create, silent, startWorld, until, waitFor } from '@releap/testing/world';
 import type { Module, PeriodicTask, TaskRun } from '../src/index.ts';
-import { createLeases } from '../src/tasks/leases.ts';
-import { createTaskRunner, type TaskRunner } from '../src/tasks/task-runner.ts';
+import { createLeases } from '../src/platform/work/leases.ts';
+import { createTaskRunner, type TaskRunner } from '../src/platform/work/task-runner.ts';
 
 const always = { hold: async () => true, release: async () => undefined, releaseAll: async () => undefined };
 

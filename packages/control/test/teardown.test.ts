@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { pino } from 'pino';
-import { createTeardown } from '../src/teardown/teardown.ts';
+import { createTeardown } from '../src/platform/teardown/teardown.ts';
 import {
   inspectSandboxes,
   inspectSnapshots,

@@ -6,7 +6,7 @@ import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import type { SandboxRow } from '@releap/database';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { SANDBOX_SQL } from '../src/sandboxes/transition-sql.ts';
+import { SANDBOX_SQL } from '../src/compute/sandboxes/transition-sql.ts';
 import {
   CONDITIONS,
   CREATIONS,
@@ -20,7 +20,7 @@ import {
   type SandboxFacts,
   type Transition,
   type SandboxEvent,
-} from '../src/sandboxes/transitions.ts';
+} from '../src/compute/sandboxes/transitions.ts';
 import { newOrg, REGION } from './support/billing.ts';
 import { step } from './support/model.ts';
 

@@ -4,8 +4,8 @@ import { after, before, describe, it } from 'node:test';
 import type { Database } from '@releap/database';
 import { inspectLedger, inspectMeters } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
-import { chargeMeters } from '../src/billing/charge-meters.ts';
-import { organizationsCrossing } from '../src/billing/unbilled.ts';
+import { chargeMeters } from '../src/tenancy/billing/charge-meters.ts';
+import { organizationsCrossing } from '../src/tenancy/billing/unbilled.ts';
 import { accounts, charged, exactCost, newOrg, newSandbox, PRICES } from './support/billing.ts';
 
 const HOUR_MS = 3_600_000;

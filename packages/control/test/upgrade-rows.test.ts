@@ -4,10 +4,10 @@ import { describe, it } from 'node:test';
 import { newToken, newUuid } from '@releap/contract';
 import { queryOne, migrate, openDatabase, readMigrations, type Database } from '@releap/database';
 import { emptyDatabase, openFresh, quiet } from '@releap/testing/postgres';
-import { readEnvironments } from '../src/sandboxes/environment.ts';
-import { createSandbox, type NewSandboxSpec } from '../src/sandboxes/insert.ts';
-import { SANDBOX_SQL } from '../src/sandboxes/transition-sql.ts';
-import { STATE_DEADLINES } from '../src/sandboxes/transitions.ts';
+import { readEnvironments } from '../src/compute/sandboxes/environment.ts';
+import { createSandbox, type NewSandboxSpec } from '../src/compute/sandboxes/insert.ts';
+import { SANDBOX_SQL } from '../src/compute/sandboxes/transition-sql.ts';
+import { STATE_DEADLINES } from '../src/compute/sandboxes/transitions.ts';
 
 const ORG = newUuid();
 const PROJECT = newUuid();

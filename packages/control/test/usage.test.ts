@@ -12,10 +12,10 @@ import {
   type ScriptedRunner,
   type World,
 } from '@releap/testing/world';
-import { readReport } from '../src/usage/history.ts';
-import { dropUsagePartitions, makeUsagePartitions } from '../src/usage/partitions.ts';
-import { USAGE_SETTINGS } from '../src/usage/settings.ts';
-import { storeUsage } from '../src/usage/store-usage.ts';
+import { readReport } from '../src/compute/usage/history.ts';
+import { dropUsagePartitions, makeUsagePartitions } from '../src/compute/usage/partitions.ts';
+import { USAGE_SETTINGS } from '../src/compute/usage/settings.ts';
+import { storeUsage } from '../src/compute/usage/store-usage.ts';
 import { quiet } from '@releap/testing/postgres';
 
 let world: World;

@@ -6,7 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid, type ApiError } from '@releap/contract';
 import { credentialOf } from '@releap/testing/credentials';
 import { host, lose, until, waitFor, type World } from '@releap/testing/world';
-import { insertAttachments } from '../src/volumes/attachments.ts';
+import { insertAttachments } from '../src/storage/volumes/attachments.ts';
 import {
   digestOf,
   packsOf,

@@ -13,11 +13,11 @@ import { freshDatabase } from '@releap/testing/postgres';
 import { rounds } from '@releap/testing/repetitions';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { quiet } from '@releap/testing/world';
-import { collectBlobGarbage } from '../src/artifacts/blob-garbage.ts';
-import { createBlobs } from '../src/artifacts/blobs.ts';
-import { FolderStore } from '../src/artifacts/folder-store.ts';
-import { restoreVolume } from '../src/volumes/history.ts';
-import { removeOldCommits } from '../src/volumes/retention.ts';
+import { collectBlobGarbage } from '../src/storage/artifacts/blob-garbage.ts';
+import { createBlobs } from '../src/storage/artifacts/blobs.ts';
+import { FolderStore } from '../src/storage/artifacts/folder-store.ts';
+import { restoreVolume } from '../src/storage/volumes/history.ts';
+import { removeOldCommits } from '../src/storage/volumes/retention.ts';
 import { newOrg, newRunner } from './support/billing.ts';
 import type { Committed, TestRoot } from './support/volume-committer.ts';
 

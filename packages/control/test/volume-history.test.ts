@@ -4,8 +4,8 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid, VolumeManifest, type ApiError } from '@releap/contract';
 import { lose, until, type World } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
-import { createChangeNotifier } from '../src/events/change-notifier.ts';
-import { requestCommit } from '../src/volumes/commit-request.ts';
+import { createChangeNotifier } from '../src/platform/events/change-notifier.ts';
+import { requestCommit } from '../src/storage/volumes/commit-request.ts';
 import {
   digestOf,
   packsOf,

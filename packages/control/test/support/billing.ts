@@ -2,8 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import { newUuid, type SandboxStatus } from '@releap/contract';
 import type { Database } from '@releap/database';
-import { METER_SCALE } from '../../src/billing/charge-meters.ts';
-import { price, type Prices } from '../../src/billing/prices.ts';
+import { METER_SCALE } from '../../src/tenancy/billing/charge-meters.ts';
+import { price, type Prices } from '../../src/tenancy/billing/prices.ts';
 
 export const REGION = 'here';
 

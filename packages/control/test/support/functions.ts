@@ -1,7 +1,7 @@
 /** Functions and invocations as rows of the database, for tests below the API. */
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
-import type { FinishedInvocation } from '../../src/invocations/store.ts';
+import type { FinishedInvocation } from '../../src/functions/invocations/store.ts';
 import { REGION } from './billing.ts';
 
 export interface FunctionRow {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import type { SandboxStatus } from '@releap/contract';
 import { inspect, type InspectedSandbox } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
-import { TRANSIENT } from '../../src/sandboxes/transitions.ts';
+import { TRANSIENT } from '../../src/compute/sandboxes/transitions.ts';
 import {
   create,
   obedient,

@@ -1,6 +1,6 @@
 /** Charges in a process of its own as fast as it can, to be killed in the middle of it. */
 import { openDatabase } from '@releap/database';
-import { chargeMeters } from '../../src/billing/charge-meters.ts';
+import { chargeMeters } from '../../src/tenancy/billing/charge-meters.ts';
 import { PRICES } from './billing.ts';
 import { pino } from 'pino';
 

@@ -1,5 +1,5 @@
 /** The transition table as a model: what one trigger makes of one sandbox, with no SQL. */
-import { decide, type SandboxFacts, type SandboxEvent } from '../../src/sandboxes/transitions.ts';
+import { decide, type SandboxFacts, type SandboxEvent } from '../../src/compute/sandboxes/transitions.ts';
 
 export interface Said {
   manifest_name?: string;

@@ -1,8 +1,8 @@
 import { tokenDigest } from '@releap/contract';
 import { inspect } from '@releap/testing/inspect';
 import type { Answer, Caller, World } from '@releap/testing/world';
-import type { Encryption } from '../../src/encryption/encryption.ts';
-import { readSandboxSecrets } from '../../src/secrets/sandbox-secrets.ts';
+import type { Encryption } from '../../src/platform/encryption/encryption.ts';
+import { readSandboxSecrets } from '../../src/storage/secrets/sandbox-secrets.ts';
 
 /** What tests ask of a world's secrets. @param world asked for at each call, so that it may start later */
 export function secretsOf(world: () => World, encryption: Encryption) {

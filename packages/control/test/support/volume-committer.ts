@@ -4,11 +4,11 @@ import { text } from 'node:stream/consumers';
 import { ApiError } from '@releap/contract';
 import { openDatabase } from '@releap/database';
 import { pino } from 'pino';
-import { createBlobs } from '../../src/artifacts/blobs.ts';
-import { FolderStore } from '../../src/artifacts/folder-store.ts';
-import { commitVolume } from '../../src/volumes/commits.ts';
-import { createRunnerVolumes } from '../../src/volumes/runner-volumes.ts';
-import { createVolumeUploads } from '../../src/volumes/uploads.ts';
+import { createBlobs } from '../../src/storage/artifacts/blobs.ts';
+import { FolderStore } from '../../src/storage/artifacts/folder-store.ts';
+import { commitVolume } from '../../src/storage/volumes/commits.ts';
+import { createRunnerVolumes } from '../../src/storage/volumes/runner-volumes.ts';
+import { createVolumeUploads } from '../../src/storage/volumes/uploads.ts';
 
 /** A root of this test: the packs that it names. */
 export interface TestRoot {

@@ -1,8 +1,8 @@
 /** A worker in a process of its own, which kills itself where the test says, or is killed by it. */
 import { openDatabase } from '@releap/database';
 import { pino } from 'pino';
-import { createSender } from '../../src/invocations/send.ts';
-import { createWorker } from '../../src/invocations/worker.ts';
+import { createSender } from '../../src/functions/invocations/send.ts';
+import { createWorker } from '../../src/functions/invocations/worker.ts';
 import { PRICES } from './billing.ts';
 
 /** `leased`: nothing was sent. `answered`: nothing is recorded. `recording`: the statement was sent. */

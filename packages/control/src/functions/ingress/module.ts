@@ -5,11 +5,11 @@
 import { functionInvokeOperations, isUuid, REQUEST_ID_HEADER, unavailable } from '@releap/contract';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { ControlContext } from '../../context.ts';
-import { answerError } from '../../http/errors.ts';
-import type { ClientGuards } from '../../http/planes.ts';
-import type { Module } from '../../module.ts';
-import { gatewayAddress } from '../gateway-address.ts';
-import { gatewayAgent } from '../gateway-agent.ts';
+import { answerError } from '../../platform/http/errors.ts';
+import type { ClientGuards } from '../../platform/http/planes.ts';
+import type { Module } from '../../platform/module.ts';
+import { gatewayAddress } from '../versions/gateway-address.ts';
+import { gatewayAgent } from '../versions/gateway-agent.ts';
 import { FunctionRegions } from './function-regions.ts';
 import { passThrough } from './pass-through.ts';
 

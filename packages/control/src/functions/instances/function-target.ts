@@ -10,7 +10,7 @@ import {
 } from '@releap/contract';
 import { queryOne, statement } from '@releap/database';
 import type { ControlContext } from '../../context.ts';
-import type { GrantedCredential, TargetResolver } from '../../gateways/target-resolver.ts';
+import type { GrantedCredential, TargetResolver } from '../../edge/gateways/target-resolver.ts';
 
 type Row = Omit<GatewayFunction, 'version_id' | 'version'> & {
   org_id: string;

@@ -1,5 +1,5 @@
 import { badRequest, isUuid, notFound, quote } from '@releap/contract';
-import type { TargetRequest, TargetResolver } from '../../gateways/target-resolver.ts';
+import type { TargetRequest, TargetResolver } from '../../edge/gateways/target-resolver.ts';
 import { InstanceEnded, type FunctionInstances } from './instances.ts';
 
 /**

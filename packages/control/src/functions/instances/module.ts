@@ -1,5 +1,5 @@
 import type { ControlContext } from '../../context.ts';
-import type { Module } from '../../module.ts';
+import type { Module } from '../../platform/module.ts';
 
 /** Instances of functions: renews leases, and removes what no gateway has. */
 export function functionInstancesModule({ instances, limits }: ControlContext): Module {

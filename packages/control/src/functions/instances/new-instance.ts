@@ -1,7 +1,7 @@
 /** The sandbox of an instance: owned by the service, in the tenant's project. */
 import { DEFAULTS, newToken, newUuid, type RootSource } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
-import { createSandbox, type CreateSandbox } from '../../sandboxes/insert.ts';
+import { createSandbox, type CreateSandbox } from '../../compute/sandboxes/insert.ts';
 import type { InstanceVersion } from './version.ts';
 
 /** `owner_service` of instances. */

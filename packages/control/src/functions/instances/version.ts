@@ -6,7 +6,7 @@ import {
   type FunctionRow,
   type FunctionVersionRow,
 } from '@releap/database';
-import { IS_DELETED } from '../deleted-name.ts';
+import { IS_DELETED } from '../versions/deleted-name.ts';
 
 export interface InstanceVersion extends FunctionVersionRow, Pick<FunctionRow, 'name' | 'region'> {
   org_id: string;

@@ -1,5 +1,5 @@
 import type { ControlContext } from '../../context.ts';
-import type { Module } from '../../module.ts';
+import type { Module } from '../../platform/module.ts';
 import { createProber } from './prober.ts';
 
 /** Tries versions of functions before they serve. */

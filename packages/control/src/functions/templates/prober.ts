@@ -4,10 +4,10 @@
  */
 import { ApiError, FairShare } from '@releap/contract';
 import type { ControlContext } from '../../context.ts';
-import type { TargetEnd } from '../../gateways/target-resolver.ts';
-import { pinned } from '../../sandboxes/assignment.ts';
+import type { TargetEnd } from '../../edge/gateways/target-resolver.ts';
+import { pinned } from '../../compute/sandboxes/assignment.ts';
 import { InstanceEnded, type LeaseHolder } from '../instances/instances.ts';
-import { createVersionStates } from '../version-states.ts';
+import { createVersionStates } from '../versions/version-states.ts';
 import { dueVersions, readSandbox, recordCapture, type DueVersion } from './attempts.ts';
 import { HandlerError, waitUntilListening } from './handler.ts';
 

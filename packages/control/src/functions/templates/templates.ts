@@ -5,15 +5,15 @@
 import { newUuid } from '@releap/contract';
 import type { Database, Queryable } from '@releap/database';
 import type { Logger } from 'pino';
-import type { ChangeNotifier } from '../../events/change-notifier.ts';
+import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
 import type { ControlLimits } from '../../limits.ts';
-import { readSomeHosts } from '../../scheduler/hosts.ts';
-import { choose, isOvercommitted } from '../../scheduler/placement.ts';
-import { insertSnapshot, snapshotRefusal } from '../../snapshots/create.ts';
-import { keepSnapshot } from '../../snapshots/queries.ts';
-import { platformMismatch } from '../../snapshots/restore.ts';
-import type { Snapshots } from '../../snapshots/snapshots.ts';
-import type { CreateSandbox, Source } from '../../sandboxes/insert.ts';
+import { readSomeHosts } from '../../compute/scheduler/hosts.ts';
+import { choose, isOvercommitted } from '../../compute/scheduler/placement.ts';
+import { insertSnapshot, snapshotRefusal } from '../../compute/snapshots/create.ts';
+import { keepSnapshot } from '../../compute/snapshots/queries.ts';
+import { platformMismatch } from '../../compute/snapshots/restore.ts';
+import type { Snapshots } from '../../compute/snapshots/snapshots.ts';
+import type { CreateSandbox, Source } from '../../compute/sandboxes/insert.ts';
 import { FUNCTIONS } from '../instances/new-instance.ts';
 import * as rows from './template-rows.ts';
 

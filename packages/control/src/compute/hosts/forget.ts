@@ -1,0 +1,112 @@
+/**
+ * Forgets a host that will not return. First its row is marked, so that nothing is placed there and it can no longer
+ * connect; then everything on it is released, one batch a transaction. The periodic task finishes what an interrupted
+ * call has left, and so does a repeated call.
+ */
+import { conflict, type HostForgetResponse } from '@releap/contract';
+import { queryAll, queryOne, statement } from '@releap/database';
+import type { ControlContext } from '../../context.ts';
+import { TAKE_BACK } from '../../storage/images/build-statements.ts';
+import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
+import { hostNotFound } from './queries.ts';
+
+export type ForgetContext = Pick<
+  ControlContext,
+  'builds' | 'database' | 'lifecycle' | 'limits' | 'log' | 'runnerCredentials' | 'snapshots'
+>;
+type Released = Pick<HostForgetResponse, 'sandboxes' | 'snapshots' | 'builds'>;
+
+/** The new epoch ends a concurrent connection of the host. $1 host */
+const FORGET = statement<{ forgotten_at: Date }>(
+  'host-forget',
+  `update runners set forgotten_at = now(), ready = false, epoch = epoch + 1
+    where id = $1 and status = 'lost' and forgotten_at is null returning forgotten_at`,
+);
+const STATE = statement<{ status: string; last_seen_at: Date; forgotten_at: Date | null }>(
+  'host-forget-state',
+  'select status, last_seen_at, forgotten_at from runners where id = $1',
+);
+const BATCH = 200;
+/** $1 host, $2 rows */
+const SANDBOXES = statement<{ id: string }>(
+  'host-forgotten-sandboxes',
+  'select id from sandboxes where held and runner_id = $1 limit $2',
+);
+const STORED = `s.status = 'ready' and exists (select 1 from artifacts a where a.id = s.id and a.stored_at is not null)`;
+const SNAPSHOTS = statement<{ id: string }>(
+  'host-forgotten-snapshots',
+  `select id from snapshots s where held and runner_id = $1 and not (${STORED}) limit $2`,
+);
+const STORED_SNAPSHOTS = statement<{ id: string }>(
+  'host-forgotten-stored-snapshots',
+  `select id from snapshots s where held and runner_id = $1 and ${STORED} limit $2`,
+);
+const UNFINISHED = statement<{ id: string }>(
+  'hosts-forgotten-unfinished',
+  `select r.id from runners r where r.forgotten_at is not null
+      and (exists (select 1 from sandboxes s where s.held and s.runner_id = r.id)
+        or exists (select 1 from snapshots s where s.held and s.runner_id = r.id))`,
+);
+
+/** @throws 404 for a host that was never seen; 409 for one that is not lost */
+export async function forgetHost(context: ForgetContext, id: string): Promise<HostForgetResponse> {
+  const { database, limits, log } = context;
+  // Waits for a placement in progress, so that the release sees its sandboxes.
+  const marked = await withSchedulerLock(database, (client) => queryOne(client, FORGET, [id]));
+  const state = await queryOne(database.pool, STATE, [id]);
+  if (state === undefined) throw hostNotFound(id);
+  const at = marked?.forgotten_at ?? state.forgotten_at;
+  if (at === null)
+    throw conflict(
+      `host ${id} is ${state.status}, last heard from at ${state.last_seen_at.toISOString()}: only a lost one, not heard ` +
+        `from for ${Math.round(limits.runnerLostAfterMs / 1000)} s, can be forgotten`,
+    );
+  const released = await release(context, id);
+  log.warn({ runner: id, ...released }, 'a host was forgotten');
+  return { host_id: id, forgotten_at: at.toISOString(), ...released };
+}
+
+/** Finishes interrupted calls. */
+export async function releaseForgotten(context: ForgetContext): Promise<void> {
+  for (const { id } of await queryAll(context.database.pool, UNFINISHED)) await release(context, id);
+}
+
+async function release(context: ForgetContext, id: string): Promise<Released> {
+  const { builds, database, lifecycle, runnerCredentials, snapshots } = context;
+  await runnerCredentials.revoke(id);
+  const error = `its host ${id} was forgotten by the operator`;
+  const input = (row: { id: string }): { id: string; runner_id: string; error: string } => ({
+    id: row.id,
+    runner_id: id,
+    error,
+  });
+  const read = (rows: typeof SANDBOXES) => async () =>
+    (await queryAll(database.pool, rows, [id, BATCH])).map(input);
+  // These stay: other hosts get them from the store.
+  await inBatches(read(STORED_SNAPSHOTS), (rows) =>
+    snapshots.apply(
+      'host-forgotten-stored',
+      rows.map(({ id: snapshot, runner_id }) => ({ id: snapshot, runner_id })),
+    ),
+  );
+  const released = {
+    sandboxes: await inBatches(read(SANDBOXES), (rows) => lifecycle.apply('host-forgotten', rows)),
+    snapshots: await inBatches(read(SNAPSHOTS), (rows) => snapshots.apply('host-forgotten', rows)),
+    builds: (await queryAll(database.pool, TAKE_BACK, [id])).length,
+  };
+  builds.kick();
+  return released;
+}
+
+/** One transaction a batch. @returns the number of moved rows */
+async function inBatches<Input>(
+  read: () => Promise<Input[]>,
+  apply: (rows: Input[]) => Promise<readonly unknown[]>,
+): Promise<number> {
+  for (let sum = 0; ; ) {
+    const rows = await read();
+    const moved = rows.length === 0 ? 0 : (await apply(rows)).length;
+    sum += moved;
+    if (moved === 0) return sum;
+  }
+}

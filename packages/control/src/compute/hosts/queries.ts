@@ -1,0 +1,69 @@
+import { notFound, quote, type HostRecord, type SandboxStatus } from '@releap/contract';
+import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
+import type { Overcommit } from '../../limits.ts';
+import { readAllHosts, readHostRow, type HostRow } from '../scheduler/hosts.ts';
+import { allocatable, type Host } from '../scheduler/placement.ts';
+
+interface Counts {
+  runner_id: string;
+  sandboxes: Partial<Record<SandboxStatus, number>>;
+  snapshots: number;
+  volumes: number;
+}
+
+/** Counts of sandboxes by host. $1 one host, or null for all */
+const COUNTS = statement<Counts>(
+  'hosts-counts',
+  `select r.id as runner_id, coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots,
+          (select count(*)::integer from volume_copies c
+            where c.runner_id = r.id and c.desired = 'present' and c.dirty_since is not null) as volumes
+     from runners r
+     left join (
+       select runner_id, jsonb_object_agg(status, n) as sandboxes
+         from (select runner_id, status, count(*) as n from sandboxes
+                where held and ($1::uuid is null or runner_id = $1) group by runner_id, status) c
+        group by runner_id
+     ) u on u.runner_id = r.id
+     left join (
+       select runner_id, count(*)::integer as snapshots from snapshots
+        where held and ($1::uuid is null or runner_id = $1) group by runner_id
+     ) k on k.runner_id = r.id
+    where $1::uuid is null or r.id = $1`,
+);
+
+/** All hosts by id, without forgotten ones. */
+export async function hostRecords(on: Queryable, overcommit: Overcommit): Promise<HostRecord[]> {
+  const counts = new Map((await queryAll(on, COUNTS, [null])).map((one) => [one.runner_id, one]));
+  return (await readAllHosts(on, overcommit)).map((found) => toRecord(found, counts.get(found.row.id)));
+}
+
+/** @throws 404 */
+export async function hostRecord(on: Queryable, overcommit: Overcommit, id: string): Promise<HostRecord> {
+  const [counts, found] = [await queryOne(on, COUNTS, [id]), await readHostRow(on, id, overcommit)];
+  if (found === undefined) throw hostNotFound(id);
+  return toRecord(found, counts);
+}
+
+function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | undefined): HostRecord {
+  return {
+    id: host.id,
+    region: host.region,
+    status: row.status,
+    ready: host.ready,
+    draining: host.draining,
+    draining_since: row.draining_since?.toISOString() ?? null,
+    force: row.drain_force,
+    last_seen_at: row.last_seen_at.toISOString(),
+    facts: host.facts,
+    used: host.used,
+    allocatable: allocatable(host.facts),
+    held_memory: { mem_mib: row.held_mem_mib, reclaimable_mib: row.reclaimable_mem_mib },
+    sandboxes: counts?.sandboxes ?? {},
+    snapshots: counts?.snapshots ?? 0,
+    uncommitted_volumes: counts?.volumes ?? 0,
+  };
+}
+
+export function hostNotFound(id: string): Error {
+  return notFound(`host ${quote(id)} not found`);
+}

@@ -1,0 +1,113 @@
+/**
+ * Starts and resumes. A stopped or paused sandbox stays on its host, which has its disk, without cores and memory: it
+ * gets them back only if they are free. Otherwise the request is refused at once instead of queued, because the wait for
+ * others to end would have no known limit. Spot sandboxes are evicted for it, so that a retry succeeds.
+ */
+import { VOLUMES_CAPABILITY } from '@releap/contract/runner';
+import type { Database } from '@releap/database';
+import type { ControlLimits } from '../../limits.ts';
+import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { SandboxRow } from '@releap/database';
+import type { Change } from '../sandboxes/transition-sql.ts';
+import { readHost, readSomeHosts } from './hosts.ts';
+import { preempt } from './preempt.ts';
+import { isOvercommitted, shortfall, type Demand, type Host } from './placement.ts';
+import { withSchedulerLock } from './scheduler-lock.ts';
+
+export interface RestartContext {
+  database: Database;
+  lifecycle: Lifecycle;
+  limits: ControlLimits;
+}
+
+/** Moved; or refused for lack of capacity (`why` is the end of a sentence); or neither: another event was first. */
+export type Restarted = { moved: SandboxRow } | { refused: string } | undefined;
+
+/** Thrown inside a transaction to roll back the allocation. The message is the end of a sentence. */
+export class InsufficientCapacityError extends Error {
+  readonly row: SandboxRow;
+  readonly need: Demand;
+
+  constructor(why: string, row: SandboxRow, need: Demand) {
+    super(why);
+    this.row = row;
+    this.need = need;
+  }
+}
+
+/** Applies the event if the host has the capacity: both or nothing. */
+export async function restart(
+  context: RestartContext,
+  event: 'start' | 'resume',
+  change: Change,
+): Promise<Restarted> {
+  const { database, lifecycle, limits } = context;
+  let moved: SandboxRow | undefined;
+  try {
+    moved = await withSchedulerLock(database, async (client) => {
+      const [row] = await lifecycle.applyWithin(client, event, [change]);
+      if (row === undefined) return undefined;
+      // The allocations include it already.
+      const host =
+        row.runner_id === null ? undefined : await readHost(client, row.runner_id, limits.overcommit);
+      const need = {
+        cpu: row.cpu,
+        mem_mib: row.mem_mib,
+        disk_mib: 0,
+        gpus: row.gpu_host,
+        overcommitted: isOvercommitted(row, limits.overcommit),
+      };
+      // Without them it would boot with empty folders in their place.
+      if (row.volume_count > 0 && host?.capabilities?.includes(VOLUMES_CAPABILITY) !== true)
+        // No eviction would help.
+        throw new InsufficientCapacityError('its host cannot mount volumes now', row, {
+          ...need,
+          cpu: 0,
+          mem_mib: 0,
+          gpus: 0,
+        });
+      const why = host === undefined ? 'it has no host' : admissionError(host, need, limits);
+      if (why !== undefined) throw new InsufficientCapacityError(why, row, need);
+      return row;
+    });
+  } catch (error) {
+    if (error instanceof InsufficientCapacityError) return { refused: await preemptFor(context, error) };
+    throw error;
+  }
+  if (moved === undefined) return undefined;
+  lifecycle.announce([moved]);
+  return { moved };
+}
+
+/** Why the sandbox's host cannot run it, with the sandbox allocated already; the end of a sentence. */
+export function admissionError(
+  host: Host & { lostSince: Date | null },
+  need: Demand,
+  limits: ControlLimits,
+): string | undefined {
+  if (host.lostSince !== null)
+    return `its host ${host.id}, which has its disk, has not been heard from since ${host.lostSince.toISOString()}`;
+  if (host.draining) return `its host ${host.id}, which has its disk, is being drained`;
+  const over = shortfall(need, host, limits.overcommit);
+  return over && `its host ${host.id}, which has its disk, lacks the capacity for it now: ${over}`;
+}
+
+/** The refusal, after evicting spot sandboxes on its host if that helps. */
+export async function preemptFor(
+  { database, lifecycle, limits }: RestartContext,
+  { message, row, need }: InsufficientCapacityError,
+): Promise<string> {
+  if (row.spot) return message;
+  const moved = await withSchedulerLock(database, async (client) => {
+    const there = { ...need, region: row.region, arch: row.cpu_arch, requiredRunnerId: row.runner_id };
+    const known = await readSomeHosts(
+      client,
+      limits.overcommit,
+      row.runner_id === null ? [] : [row.runner_id],
+    );
+    return preempt(client, lifecycle, [there], limits.overcommit, known);
+  });
+  if (moved.length === 0) return message;
+  lifecycle.announce(moved);
+  return `${message}; spot sandboxes are being evicted for it: try again in a moment`;
+}

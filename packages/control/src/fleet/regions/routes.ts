@@ -1,0 +1,22 @@
+import { operations, type RegionRecord } from '@releap/contract';
+import type { Planes } from '../../platform/http/planes.ts';
+import type { Regions } from './regions.ts';
+
+export function regionRoutes({ workload }: Planes, { regions }: { regions: Regions }): void {
+  workload.operation(operations.listRegions, async (): Promise<RegionRecord[]> => {
+    const rows = await regions.active();
+    return rows.map((region) => ({
+      id: region.id,
+      name: region.name,
+      status: 'active',
+      is_default: region.is_default,
+      ...(region.toolbox_proxy_url === null ? {} : { toolbox_proxy_url: region.toolbox_proxy_url }),
+      ...(region.global_region_id === null ? {} : { global_region_id: region.global_region_id }),
+    }));
+  });
+  workload.operation(operations.listGlobalRegions, () => regions.globals());
+  // No machine has classes yet: POST /vms refuses every slug.
+  workload.operation(operations.listCpuTypes, async () => []);
+  workload.operation(operations.listNetworkClasses, async () => []);
+  workload.operation(operations.listDiskClasses, async () => []);
+}

@@ -1,0 +1,207 @@
+/** Asks the data servers of hosts: for logs of sandboxes and of builds, which are not stored in the database, and for ports. */
+import type { Readable } from 'node:stream';
+import { badGateway, PORT_STREAM_PROTOCOL, portStreamPath } from '@releap/contract';
+import type { FastifyReply } from 'fastify';
+import { Pool, type Dispatcher } from 'undici';
+import type { DataTokens } from '../../platform/credentials/data-tokens.ts';
+
+const ANSWER_MS = 10_000;
+const SILENCE_MS = 30_000;
+/** Most hosts with open connections: a restarted runner may listen on another port. */
+const POOLS = 256;
+
+export interface HostLog {
+  runnerId: string;
+  dataUrl: string;
+  /** Of the data server, without a query. */
+  path: string;
+  /** The sandbox or the build that the token is for. */
+  subject: string;
+  /** "sandbox "x"", for errors. */
+  shown: string;
+  follow: boolean;
+  signal: AbortSignal;
+}
+
+export interface HostPort {
+  runnerId: string;
+  dataUrl: string;
+  /** UUID of the sandbox. */
+  sandboxId: string;
+  port: number;
+  signal: AbortSignal;
+}
+
+export interface HostOrder extends Omit<HostLog, 'follow' | 'signal'> {
+  /** JSON. */
+  body: object;
+  deadlineMs: number;
+}
+
+/** A client of the runners' data servers. */
+export interface HostClient extends AsyncDisposable {
+  /**
+   * Undefined: the host has no such log.
+   * @throws 502 when the host does not answer, or answers otherwise; 503 when it has not joined
+   */
+  log(log: HostLog): Promise<Readable | undefined>;
+  /** Whether a port of a sandbox accepts connections. Also false when its host does not answer. */
+  listens(port: HostPort): Promise<boolean>;
+  /**
+   * Has something done.
+   * @returns `refused` with the reason of a 4xx
+   * @throws 502 when the host does not answer, or fails; 503 when it has not joined
+   */
+  post(order: HostOrder): Promise<{ refused?: string }>;
+  close(): Promise<void>;
+}
+
+export function createHostClient(dataTokens: DataTokens): HostClient {
+  const pools = new Map<string, Pool>();
+  const poolFor = (dataUrl: string): Pool => {
+    const known = pools.get(dataUrl);
+    if (known !== undefined) {
+      // Least recently used first.
+      pools.delete(dataUrl);
+      pools.set(dataUrl, known);
+      return known;
+    }
+    const [oldest] = pools;
+    if (pools.size >= POOLS && oldest !== undefined) {
+      pools.delete(oldest[0]);
+      // Responses in progress end first.
+      void oldest[1].close();
+    }
+    // Bounded by the clients' connections. With a limit here, a few clients that follow logs would block all other reads
+    // from the host, and a request that waits for a connection has no deadline.
+    const pool = dataUrl.startsWith('unix:')
+      ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: null })
+      : new Pool(new URL(dataUrl).origin, { connections: null });
+    pools.set(dataUrl, pool);
+    return pool;
+  };
+  const close = async (): Promise<void> => {
+    await Promise.all([...pools.values()].map((pool) => pool.destroy()));
+    pools.clear();
+  };
+  return {
+    async log({ runnerId, dataUrl, path, subject, shown, follow, signal }) {
+      const { token } = await dataTokens.issue(runnerId, subject);
+      let answer: Dispatcher.ResponseData;
+      try {
+        answer = await poolFor(dataUrl).request({
+          method: 'GET',
+          path: `${path}${follow ? '?follow=1' : ''}`,
+          headers: { authorization: `Bearer ${token}` },
+          headersTimeout: ANSWER_MS,
+          // A client that follows may wait for the next line without a time limit.
+          bodyTimeout: follow ? 0 : SILENCE_MS,
+          signal,
+        });
+      } catch (error) {
+        throw Object.assign(badGateway(`the host of ${shown} did not answer`), { cause: error });
+      }
+      if (answer.statusCode === 200) return answer.body;
+      await answer.body.dump().catch(() => undefined);
+      if (answer.statusCode === 404) return undefined;
+      throw badGateway(`the host of ${shown} answered ${answer.statusCode}`);
+    },
+    async listens({ runnerId, dataUrl, sandboxId, port, signal }) {
+      const { token } = await dataTokens.issue(runnerId, sandboxId);
+      try {
+        const { socket } = await poolFor(dataUrl).upgrade({
+          path: portStreamPath(sandboxId, port),
+          protocol: PORT_STREAM_PROTOCOL,
+          headers: { authorization: `Bearer ${token}` },
+          signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MS)]),
+        });
+        socket.on('error', () => undefined).destroy();
+        return true;
+      } catch {
+        return false;
+      }
+    },
+    async post({ runnerId, dataUrl, path, subject, shown, body, deadlineMs }) {
+      const { token } = await dataTokens.issue(runnerId, subject);
+      let status: number;
+      let text: string;
+      try {
+        const answer = await poolFor(dataUrl).request({
+          method: 'POST',
+          path,
+          headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+          body: JSON.stringify(body),
+          headersTimeout: deadlineMs,
+          bodyTimeout: SILENCE_MS,
+        });
+        status = answer.statusCode;
+        text = await readText(answer.body);
+      } catch (error) {
+        throw Object.assign(badGateway(`the host of ${shown} did not answer`), { cause: error });
+      }
+      if (status < 400) return {};
+      if (status < 500 && status !== 401) return { refused: reasonIn(text) };
+      throw badGateway(`the host of ${shown} answered ${status}`);
+    },
+    close,
+    [Symbol.asyncDispose]: close,
+  };
+}
+
+const REASON_MAX_BYTES = 64 * 1024;
+
+/** @throws for a longer text */
+async function readText(body: Readable): Promise<string> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of body as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (bytes > REASON_MAX_BYTES) throw new Error('too long an answer');
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString('utf8');
+}
+
+/** What an error body says. A guest may have written it. */
+function reasonIn(text: string): string {
+  try {
+    const { error } = JSON.parse(text) as { error?: unknown };
+    if (typeof error === 'string') return error.replaceAll(/[^\P{C}]/gu, ' ').slice(0, 500);
+  } catch {
+    // Of another form.
+  }
+  return 'no reason was given';
+}
+
+/**
+ * Reads the JSON document of a host.
+ * @param valid of a compiled schema
+ * @throws 502 when it is too long or of another form
+ */
+export async function hostDocument<T>(
+  answer: Readable,
+  valid: { Check(value: unknown): value is T },
+  { maxBytes, shown }: { maxBytes: number; shown: string },
+): Promise<T> {
+  const chunks: Buffer[] = [];
+  let bytes = 0;
+  for await (const chunk of answer as AsyncIterable<Buffer>) {
+    bytes += chunk.length;
+    if (bytes > maxBytes) throw badGateway(`the host of ${shown} sent too long an answer`);
+    chunks.push(chunk);
+  }
+  let value: unknown;
+  try {
+    value = JSON.parse(Buffer.concat(chunks).toString('utf8'));
+  } catch {
+    value = undefined;
+  }
+  if (!valid.Check(value)) throw badGateway(`the host of ${shown} sent a document of another form`);
+  return value;
+}
+
+/** The headers of a log: text that a tenant's program has written. They are sent before there is any. */
+export function logHeaders(reply: FastifyReply): void {
+  reply.header('x-content-type-options', 'nosniff').header('cache-control', 'no-store');
+  reply.raw.once('pipe', () => reply.raw.flushHeaders());
+}

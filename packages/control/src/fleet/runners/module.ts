@@ -1,0 +1,69 @@
+import { Counter } from 'prom-client';
+import type { ControlContext } from '../../context.ts';
+import { gauge } from '../../platform/metrics/scraped.ts';
+import type { Module } from '../../platform/module.ts';
+import { createLiveness } from './liveness.ts';
+
+const HEARTBEAT_MS = 5_000;
+
+export function runnersModule({ events, heartbeats, limits, log, runners }: ControlContext): Module {
+  const everyMs = Math.min(HEARTBEAT_MS, limits.runnerLostAfterMs / 4);
+  const liveness = createLiveness(limits.runnerLostAfterMs);
+  events.on('changed-elsewhere', (changed) =>
+    runners.changedElsewhere(
+      changed.map(([id, runner_id, generation, kind]) => ({ id, runner_id, generation, kind })),
+    ),
+  );
+  events.on('notifications-missed', () => {
+    runners
+      .resync()
+      .catch((error: unknown) =>
+        log.warn({ err: error }, 'missed assignments could not be sent to runners; retrying later'),
+      );
+  });
+  return {
+    name: 'runners',
+    metrics(registry) {
+      gauge(
+        registry,
+        'releap_runner_links',
+        'Runners that are connected to this server and have said hello',
+        () => runners.links().length,
+      );
+      registry.registerMetric(
+        new Counter({
+          name: 'releap_runner_ignored_total',
+          help: 'Data from runners that this server could not read: types of messages, messages, items of messages',
+          labelNames: ['what'],
+          registers: [],
+          collect() {
+            const { messageTypes, messages, items } = runners.ignored;
+            this.reset();
+            this.inc({ what: 'message_type' }, messageTypes);
+            this.inc({ what: 'message' }, messages);
+            this.inc({ what: 'item' }, items);
+          },
+        }),
+      );
+    },
+    tasks: [
+      {
+        name: 'runner-heartbeat',
+        everyMs,
+        leased: false,
+        async run() {
+          await runners.heartbeat(heartbeats.pool);
+          liveness.succeeded();
+        },
+      },
+      {
+        name: 'lost-runners',
+        everyMs,
+        leased: true,
+        async run() {
+          if (liveness.listening) await runners.markSilentRunnersLost(limits.runnerLostAfterMs);
+        },
+      },
+    ],
+  };
+}

@@ -1,0 +1,58 @@
+import { queryAll, statement } from '@releap/database';
+import type { ControlContext } from '../../context.ts';
+import type { Module } from '../../platform/module.ts';
+import { MAY_REPORT } from '../versions/teardown.ts';
+import { invocationLogRoutes } from './log-routes.ts';
+import { dropInvocationPartitions, makeInvocationPartitions } from './partitions.ts';
+
+const PARTITIONS_MS = 3_600_000;
+/** Rows that one pass of a teardown removes: a statement must end in time. */
+const BATCH = 1_000;
+/** Not of an invocation that runs, or may: its gateway was cut off for some minutes and will report its end. */
+const HAS_ENDED = `i.status not in ('pending', 'running') and (i.reported_at is null or i.reported_at < now() - interval '15 minutes')`;
+
+/** $1 project, $2 how long reports of gateways take, in milliseconds */
+const ERASE = statement<{ gone: number; is_left: boolean }>(
+  'teardown-invocations',
+  `with gone as (
+     delete from invocations where (id, queued_at) in (
+       select i.id, i.queued_at from invocations i
+        where i.project_id = $1 and ${HAS_ENDED} and not ${MAY_REPORT} limit ${BATCH})
+     returning id
+   ), bodies as (
+     delete from invocation_payloads where invocation_id in (select id from gone)
+   )
+   select (select count(*)::integer from gone) as gone,
+          exists (select 1 from invocations i where i.project_id = $1 and i.id not in (select id from gone)) as is_left`,
+);
+
+/** The log of invocations: reads, retention and teardown. */
+export function invocationLogModule(context: ControlContext): Module {
+  const { database, limits, log } = context;
+  return {
+    name: 'invocation-log',
+    routes: (planes) => invocationLogRoutes(planes, context),
+    tasks: [
+      {
+        name: 'invocation-partitions',
+        everyMs: PARTITIONS_MS,
+        leased: true,
+        async run() {
+          await makeInvocationPartitions(database, log);
+          await dropInvocationPartitions(database, limits.invocationRetentionDays, log);
+        },
+      },
+    ],
+    teardown: [
+      {
+        name: 'invocations',
+        phase: 'erase',
+        async run(projectId) {
+          const [row] = await queryAll(database.pool, ERASE, [projectId, limits.teardownGraceMs]);
+          if (row?.is_left !== true) return 0;
+          return row.gone > 0 ? 'more' : 1;
+        },
+      },
+    ],
+  };
+}

@@ -1,0 +1,183 @@
+/**
+ * Records invocations that have ended, with their charges, in one statement: it may be repeated, and a server may die at any
+ * time. Synchronous invocations are inserted, once for each id and time; asynchronous ones end if the attempt still owns them. What
+ * was charged while they ran (running.ts) is not charged again.
+ */
+import type { INVOCATION_SOURCES } from '@releap/contract';
+import { queryAll, statement, type Queryable } from '@releap/database';
+import { addToMeters, FUNCTION_RATE } from '../../tenancy/billing/function-charges.ts';
+import type { Prices } from '../../tenancy/billing/prices.ts';
+
+export type InvocationSource = (typeof INVOCATION_SOURCES)[number];
+export type InvocationOutcome = 'succeeded' | 'failed' | 'timeout' | 'shed';
+
+export interface FinishedInvocation {
+  /** UUID. */
+  id: string;
+  queuedAt: Date;
+  functionId: string;
+  /** The version that served it; null when none did. */
+  versionId: string | null;
+  version: number | null;
+  source: InvocationSource;
+  status: InvocationOutcome;
+  /** Of an asynchronous invocation: the attempt that ends it. Null: a synchronous one, which has no row yet. */
+  attempt: number | null;
+  /** When the handler got it; null when it never did. */
+  startedAt: Date | null;
+  finishedAt: Date;
+  /** Of the handler, in milliseconds; null when it never ran. This is what is charged. */
+  durationMs: number | null;
+  cold: boolean | null;
+  error: string | null;
+  /** JSON text, of an asynchronous invocation that succeeded. */
+  result: string | null;
+}
+
+/** Longest error text, in characters. */
+const ERROR_MAX = 2_000;
+/** PostgreSQL parses JSON recursively and refuses what is nested deeper than its stack. */
+const RESULT_DEPTH_MAX = 1_000;
+const RESULT_MAX_BYTES = 256 * 1024;
+
+const COLUMNS = [
+  ['id', 'uuid'],
+  ['queued_at', 'timestamptz'],
+  ['function_id', 'uuid'],
+  ['version_id', 'uuid'],
+  ['version', 'integer'],
+  ['source', 'text'],
+  ['status', 'text'],
+  ['attempt', 'integer'],
+  ['started_at', 'timestamptz'],
+  ['finished_at', 'timestamptz'],
+  ['duration_ms', 'double precision'],
+  ['cold', 'boolean'],
+  ['error', 'text'],
+  ['result', 'text'],
+] as const;
+
+/**
+ * $1, $2: prices of a vCPU and of a GiB for a second; $3..: columns. The project is the function's, whatever the caller says. A
+ * function that was deleted meanwhile has no invocations and is charged nothing more.
+ */
+const RECORD = statement<{ id: string }>(
+  'invocations-record',
+  `with given as (
+  select t.*, f.project_id, coalesce(round((t.duration_ms * 1000)::numeric), 0) as micros, coalesce(${FUNCTION_RATE}, 0) as rate
+    from unnest(${COLUMNS.map(([, type], at) => `$${at + 3}::${type}[]`).join(', ')}) as t(${COLUMNS.map(([name]) => name).join(', ')})
+    join functions f on f.id = t.function_id
+    left join function_versions v on v.id = t.version_id and v.function_id = t.function_id
+), known as (
+  select i.id, i.queued_at, coalesce(i.charged_us, 0) as charged_us, coalesce(i.billed, 0) as billed
+    from invocations i join given g on g.id = i.id and g.queued_at = i.queued_at and g.function_id = i.function_id
+   where case when g.attempt is null then i.reported_at is not null else i.attempt = g.attempt and i.status = 'running' end
+   order by i.id for update of i
+), priced as (
+  select g.*, k.id is not null as is_known, coalesce(k.billed, 0) as before,
+         greatest(0, g.micros - coalesce(k.charged_us, 0)) * g.rate as cost
+    from given g left join known k on k.id = g.id and k.queued_at = g.queued_at
+), stored as (
+  insert into invocations (id, queued_at, project_id, function_id, version_id, version, source, status, attempt, started_at,
+                           finished_at, duration_ms, cold, error, billed)
+  select id, queued_at, project_id, function_id, version_id, version, source, status, 1, started_at,
+         finished_at, duration_ms, cold, error, cost
+    from priced where attempt is null and not is_known
+  on conflict do nothing
+  returning id, function_id, project_id, billed as cost
+), ended as (
+  update invocations i
+     set status = g.status, version_id = g.version_id, version = g.version, lease_until = null, reported_at = null,
+         finished_at = g.finished_at, started_at = coalesce(g.started_at, i.started_at), duration_ms = g.duration_ms, cold = g.cold,
+         error = g.error, result = g.result::json, billed = g.before + g.cost, charged_us = null
+    from priced g
+   where g.is_known and i.id = g.id and i.queued_at = g.queued_at
+  returning i.id, i.function_id, i.project_id, g.cost
+), bodies as (
+  delete from invocation_payloads where invocation_id in (select id from ended)
+), recorded as (
+  select * from stored union all select * from ended
+), metered as (
+  ${addToMeters('recorded', 'count(*)')}
+)
+select id from recorded`,
+);
+
+/**
+ * @param prices as they are in force (`Billing.prices`)
+ * @returns ids of those that this call has recorded. The others were recorded before, are owned by a later attempt, or their
+ * function is deleted
+ * @throws RangeError for a row that can never be stored: repeating it is of no use
+ */
+export async function recordFinished(
+  on: Queryable,
+  prices: Pick<Prices, 'functionCpuSecond' | 'functionMemGibSecond'>,
+  rows: readonly FinishedInvocation[],
+): Promise<Set<string>> {
+  if (rows.length === 0) return new Set();
+  for (const row of rows) check(row);
+  // In one order, so that two servers with the same rows do not wait for each other in a circle.
+  const ordered = rows.toSorted((a, b) => (a.id < b.id ? -1 : 1));
+  const recorded = await queryAll(on, RECORD, [
+    String(prices.functionCpuSecond),
+    String(prices.functionMemGibSecond),
+    ordered.map((row) => row.id),
+    ordered.map((row) => row.queuedAt),
+    ordered.map((row) => row.functionId),
+    ordered.map((row) => row.versionId),
+    ordered.map((row) => row.version),
+    ordered.map((row) => row.source),
+    ordered.map((row) => row.status),
+    ordered.map((row) => row.attempt),
+    ordered.map((row) => row.startedAt),
+    ordered.map((row) => row.finishedAt),
+    ordered.map((row) => row.durationMs),
+    ordered.map((row) => row.cold),
+    ordered.map((row) => (row.error === null ? null : storableText(row.error))),
+    ordered.map((row) => row.result),
+  ]);
+  return new Set(recorded.map((row) => row.id));
+}
+
+/** Text of a handler may have characters that PostgreSQL does not store. */
+function storableText(text: string): string {
+  return text.slice(0, ERROR_MAX).replaceAll('\0', '\uFFFD').toWellFormed();
+}
+
+function check(row: FinishedInvocation): void {
+  const { durationMs, result, attempt } = row;
+  if (durationMs !== null && !(durationMs >= 0 && durationMs <= Number.MAX_SAFE_INTEGER))
+    throw new RangeError(`the duration of invocation ${row.id} must be at least 0 ms, but was ${durationMs}`);
+  if (result === null) return;
+  if (attempt === null) throw new RangeError(`invocation ${row.id} is synchronous and stores no result`);
+  if (!isStorableResult(result))
+    throw new RangeError(`the result of invocation ${row.id} is not JSON that can be stored`);
+}
+
+/** Whether a handler's answer is kept as the result: JSON of at most 256 KiB that is not nested too deep for PostgreSQL. */
+export function isStorableResult(text: string): boolean {
+  if (Buffer.byteLength(text) > RESULT_MAX_BYTES) return false;
+  try {
+    JSON.parse(text);
+  } catch {
+    return false;
+  }
+  return nesting(text) <= RESULT_DEPTH_MAX;
+}
+
+/** Levels of arrays and objects in valid JSON. */
+function nesting(text: string): number {
+  let depth = 0;
+  let deepest = 0;
+  let inString = false;
+  for (let at = 0; at < text.length; at += 1) {
+    const char = text[at];
+    if (inString) {
+      if (char === '\\') at += 1;
+      else if (char === '"') inString = false;
+    } else if (char === '"') inString = true;
+    else if (char === '[' || char === '{') deepest = Math.max(deepest, ++depth);
+    else if (char === ']' || char === '}') depth -= 1;
+  }
+  return deepest;
+}

@@ -1,0 +1,25 @@
+import type { ControlContext } from '../../context.ts';
+import type { Module } from '../../platform/module.ts';
+import { fireSchedules } from './fire.ts';
+import { scheduleRoutes } from './routes.ts';
+
+const FIRE_MS = 1_000;
+
+/** Deleted with their function. */
+export function schedulesModule(context: ControlContext): Module {
+  const { database, events, log } = context;
+  return {
+    name: 'schedules',
+    routes: (planes) => scheduleRoutes(planes, context),
+    tasks: [
+      {
+        name: 'schedules',
+        everyMs: FIRE_MS,
+        leased: true,
+        async run(signal) {
+          if ((await fireSchedules(database, log, { signal })) > 0) events.emit('invocations-pending');
+        },
+      },
+    ],
+  };
+}

@@ -1,0 +1,67 @@
+/** Events inside one control server. Modules listen to what others do without knowing them. */
+import type { CpuReading } from '@releap/contract';
+import type { SandboxRow, SnapshotRow } from '@releap/database';
+import type { Logger } from 'pino';
+import type { LocationChange } from '../../storage/artifacts/artifact-statements.ts';
+import type { Link } from '../../fleet/runners/link.ts';
+import type { CopyChange } from '../../storage/volumes/copy-statements.ts';
+import type { Changed } from './cluster-notifier.ts';
+
+export interface ControlEvents {
+  /** Committed changes that this server made. */
+  'sandboxes-changed': readonly SandboxRow[];
+  'snapshots-changed': readonly SnapshotRow[];
+  'artifacts-changed': readonly LocationChange[];
+  /** Copies of volumes on hosts. */
+  'volumes-changed': readonly CopyChange[];
+  /** Functions with these ids have changed: their current version, its configuration, or who may call them; or are deleted. */
+  'functions-changed': readonly string[];
+  /** A gateway waits for capacity of these functions (UUIDs): others are to end idle instances. */
+  'function-pressure': readonly string[];
+  /** Gateways are to give up these instances of functions (UUIDs of sandboxes) as soon as they serve nothing. */
+  'instances-retired': readonly string[];
+  /** Versions of functions are there to be tried. */
+  'versions-pending': undefined;
+  /** Invocations wait for a server that runs them. */
+  'invocations-pending': undefined;
+  /** Committed changes that another server made. */
+  'changed-elsewhere': readonly Changed[];
+  /** Notifications of other servers may have been missed. */
+  'notifications-missed': undefined;
+  /** A host may have free capacity now that it had not before. */
+  'capacity-released': undefined;
+  /** A runner has connected here and takes work. */
+  'runner-ready': Link;
+  /** CPU counters that a runner has reported. */
+  'runner-usage': { runnerId: string; readings: readonly CpuReading[] };
+  /** These projects were deleted; their contents are still there. */
+  'projects-deleted': readonly string[];
+}
+
+export interface EventBus {
+  /** Listeners are called in the order in which they were added, and must not block. */
+  on<Name extends keyof ControlEvents>(name: Name, listener: (event: ControlEvents[Name]) => void): void;
+  emit<Name extends keyof ControlEvents>(
+    name: Name,
+    ...event: undefined extends ControlEvents[Name] ? [] : [ControlEvents[Name]]
+  ): void;
+}
+
+export function createEventBus(log: Logger): EventBus {
+  const listeners = new Map<keyof ControlEvents, ((event: never) => void)[]>();
+  return {
+    on(name, listener) {
+      listeners.set(name, [...(listeners.get(name) ?? []), listener]);
+    },
+    emit(name, ...[event]) {
+      for (const listener of listeners.get(name) ?? []) {
+        try {
+          listener(event as never);
+        } catch (error) {
+          // One listener's failure must not keep the others from hearing of it.
+          log.error({ err: error, event: name }, 'a listener failed');
+        }
+      }
+    },
+  };
+}

@@ -1,0 +1,32 @@
+import type { FastifyInstance } from 'fastify';
+import type { Registry } from 'prom-client';
+import type { ClientGuards, Planes } from './http/planes.ts';
+import type { ReconciledKind } from './reconciled-kind.ts';
+import type { UpgradeRouter } from './http/upgrade-router.ts';
+import type { PeriodicTask } from './work/task.ts';
+import type { TeardownStep } from './teardown/step.ts';
+
+/**
+ * A part of the control plane, usually one resource in its own folder. `createModules` lists the modules and
+ * `startControl` wires them. docs/adding-a-resource.md shows how to write one.
+ */
+export interface Module {
+  /** The folder's name. */
+  readonly name: string;
+  /** Adds the module's operations to the planes. */
+  routes?(planes: Planes): void;
+  /** Adds routes to the listener for clients that are not operations of a plane, in a scope of their own. */
+  clientRoutes?(scope: FastifyInstance, guards: ClientGuards): void;
+  /** Adds WebSocket endpoints to the internal listener. */
+  upgrades?(router: UpgradeRouter): void;
+  /** Disconnects the clients of `upgrades`; called when the server stops, and its listeners wait for it. */
+  disconnect?(): void;
+  /** Registers the module's metrics, named `releap_…`; docs/observability.md lists them. */
+  metrics?(registry: Registry): void;
+  /** Periodic work. */
+  readonly tasks?: readonly PeriodicTask[];
+  /** Steps that remove the resource when its project is deleted. */
+  readonly teardown?: readonly TeardownStep[];
+  /** Resource kinds that runners reconcile for this module. */
+  readonly kinds?: readonly ReconciledKind[];
+}

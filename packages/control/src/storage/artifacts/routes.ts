@@ -1,0 +1,85 @@
+/** The operations with which runners read and write the store. */
+import {
+  ApiError,
+  ARTIFACT_PARTS_MAX,
+  badRequest,
+  conflict,
+  internalOperations,
+  notFound,
+  type MissingBlobsResponse,
+} from '@releap/contract';
+import type { Planes } from '../../platform/http/planes.ts';
+import type { BlobAccess, Upload } from './blob-access.ts';
+import type { VolumeUploads } from '../volumes/uploads.ts';
+import type { BlobStore } from './blob-store.ts';
+
+export interface BlobRoutes {
+  blobs: BlobStore;
+  access: BlobAccess;
+  volumes: Pick<VolumeUploads, 'upload' | 'uploaded'>;
+  /** A runner waits for this artifact to be in the store. */
+  want: (artifactId: string) => Promise<void>;
+}
+
+export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, want }: BlobRoutes): void {
+  const uploadOf = async (runnerId: string, locationId: string): Promise<Upload> => {
+    const upload = await access.upload(runnerId, locationId);
+    if (upload === undefined)
+      throw notFound(`this runner is not to store an artifact at the location ${locationId}`);
+    return upload;
+  };
+
+  const checkedUpload = async (runnerId: string, locationId: string): Promise<Upload> => {
+    const allowed = await uploadOf(runnerId, locationId);
+    if (allowed.blobs >= 2 * ARTIFACT_PARTS_MAX)
+      throw new ApiError(409, `more than ${2 * ARTIFACT_PARTS_MAX} blobs were uploaded for one artifact`);
+    return allowed;
+  };
+
+  plane.operation(internalOperations.getBlob, async ({ params: { digest }, runner, reply, abortSignal }) => {
+    // The same response for a blob that does not exist: a runner learns nothing of what others have.
+    const found = (await access.mayRead(runner.runnerId, digest))
+      ? await blobs.get(digest, abortSignal())
+      : undefined;
+    if (found === undefined)
+      throw notFound(`nothing that is assigned to this runner names the blob ${digest}`);
+    reply.header('content-length', found.bytes);
+    return found.content;
+  });
+
+  plane.operation(
+    internalOperations.putBlob,
+    async ({ params: { digest }, query: { location, volume }, runner, upload, abortSignal }) => {
+      if ((location === undefined) === (volume === undefined))
+        throw badRequest('name a location or a volume, and not both');
+      const { runnerId } = runner;
+      const { maxBytes } =
+        volume === undefined
+          ? await checkedUpload(runnerId, location ?? '')
+          : await volumes.upload(runnerId, volume);
+      if (upload?.kind !== 'raw') throw badRequest('the body must be application/octet-stream');
+      await blobs.put(upload.stream, { digest, maxBytes, signal: abortSignal() });
+      if (volume === undefined) await access.uploaded(location ?? '', digest);
+      else await volumes.uploaded(runnerId, volume, digest);
+    },
+  );
+
+  plane.operation(
+    internalOperations.listMissingBlobs,
+    async ({ params, body, runner }): Promise<MissingBlobsResponse> => {
+      const { projectId } = await uploadOf(runner.runnerId, params.id);
+      const present = await access.present(body.digests, params.id, projectId);
+      return { missing: body.digests.filter((digest) => !present.has(digest)) };
+    },
+  );
+
+  plane.operation(internalOperations.getArtifact, async ({ params: { ref }, runner }) => {
+    const found = await access.artifact(runner.runnerId, ref);
+    if (found === undefined)
+      throw notFound(`nothing that is assigned to this runner needs the artifact ${ref}`);
+    const { id, type, parts } = found;
+    if (parts !== undefined) return { id, type, parts };
+    await want(id);
+    throw conflict(`the artifact ${ref} is not in the store yet`);
+  });
+}

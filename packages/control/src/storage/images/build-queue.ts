@@ -1,0 +1,194 @@
+/** Leases image builds to runners, and fails those that take too long. */
+import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, hasShare } from '@releap/contract';
+import { queryAll, type Database } from '@releap/database';
+import type { Logger } from 'pino';
+import type { ControlLimits } from '../../limits.ts';
+import type { PullCredentials } from '../registries/pull-credentials.ts';
+import type { ReconciledKind } from '../../platform/reconciled-kind.ts';
+import type { ChangedResource } from '../../fleet/runners/registry.ts';
+import { BUSY, EXTEND, LEASE, OVERDUE, RETRY_BUILTINS, UNBUILDABLE, WAITING } from './build-statements.ts';
+import { createBuildKind } from './reconciled-kind.ts';
+
+export interface BuildQueue {
+  /** Sends leased builds to runners. */
+  readonly kind: ReconciledKind;
+  /** Call it when there may be a build, a free runner, or a build to cancel. */
+  kick(): void;
+  /** Retries failed builds of built-in images. */
+  retryBuiltins(): Promise<void>;
+  /** Extends the leases of connected runners, cancels builds that have ended here, and fails what is overdue. */
+  sweep(): Promise<void>;
+  /** Resolves when no lease is under way. */
+  idle(): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** A runner that is connected to this server. */
+export interface Builder {
+  readonly runnerId: string;
+  readonly region: string;
+  readonly ready: boolean;
+  readonly kinds: ReadonlySet<string>;
+  readonly capabilities: ReadonlySet<string>;
+}
+
+export interface BuildQueueOptions {
+  database: Database;
+  credentials: PullCredentials;
+  limits: ControlLimits;
+  log: Logger;
+  /** The runners that are connected to this server. */
+  builders: () => readonly Builder[];
+  /** Builds whose assignment has changed. */
+  onChanged: (resources: readonly ChangedResource[]) => void;
+}
+
+/** An organization may have this many times as many builds under way as places are free: alone it leaves a quarter to newcomers. */
+const ORG_SHARE = 3;
+/** Most builds that are leased in one statement. */
+const LEASE_BATCH = 200;
+
+export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
+  const { database, credentials, limits, log, builders, onChanged } = options;
+  let running: Promise<void> | undefined;
+  let again = false;
+  /** A Dockerfile waits that no runner connected here can build. */
+  let isOneUnbuildable = false;
+  const stop = new AbortController();
+  /** Builds in progress on runners that are connected here, with their runner. */
+  const outstanding = new Map<string, string>();
+
+  const kind = createBuildKind({
+    database,
+    credentials,
+    onAssigned: (jobId, runnerId) => outstanding.set(jobId, runnerId),
+    onEnded(jobId, runnerId) {
+      // A report of another runner must not hide the build from its cancellation.
+      if (outstanding.get(jobId) === runnerId) outstanding.delete(jobId);
+      kick();
+    },
+    log,
+  });
+
+  /** At most two statements while no build waits, for any number of runners. */
+  async function lease(): Promise<boolean> {
+    const ready = builders().filter((one) => one.ready && one.kinds.has('build'));
+    if (ready.length === 0) return false;
+    const regions = [...new Set(ready.map(({ region }) => region))];
+    const waiting = await queryAll(database.pool, WAITING, [
+      limits.buildAttempts,
+      regions,
+      LEASE_BATCH,
+      limits.buildsPerProject,
+    ]);
+    if (waiting.length === 0) return false;
+    const busy = await queryAll(database.pool, BUSY, [ready.map(({ runnerId }) => runnerId)]);
+    const builds = new Map(busy.map((row) => [row.runner_id, row.builds]));
+    const given: { job: string; runner: string }[] = [];
+    const ofOrg = new Map(waiting.map(({ org_id, org_builds }) => [org_id, org_builds]));
+    for (const job of waiting) {
+      const able = ready
+        .filter(({ region }) => job.region === null || job.region === region)
+        .filter(({ capabilities }) => !job.dockerfile || capabilities.has(DOCKERFILE_CAPABILITY))
+        .filter(({ capabilities }) => !job.docker || capabilities.has(DOCKER_CAPABILITY));
+      if (able.length === 0) isOneUnbuildable = true;
+      const free = able
+        .map(({ runnerId }) => ({ runnerId, builds: builds.get(runnerId) ?? 0 }))
+        .filter((one) => one.builds < limits.buildsPerRunner)
+        .toSorted((a, b) => a.builds - b.builds);
+      const chosen = free.find(({ runnerId }) => runnerId === job.previous_runner_id) ?? free[0];
+      if (chosen === undefined) continue;
+      const own = ofOrg.get(job.org_id) ?? 0;
+      const places = free.reduce((sum, one) => sum + limits.buildsPerRunner - one.builds, 0);
+      if (job.org_id !== null && !hasShare(own, places, ORG_SHARE)) continue;
+      ofOrg.set(job.org_id, own + 1);
+      builds.set(chosen.runnerId, chosen.builds + 1);
+      given.push({ job: job.id, runner: chosen.runnerId });
+    }
+    if (given.length === 0) return false;
+    const leased = await queryAll(database.pool, LEASE, [
+      limits.buildAttempts,
+      given.map(({ job }) => job),
+      given.map(({ runner }) => runner),
+      limits.buildLeaseMs,
+    ]);
+    // A runner that disconnected meanwhile does not get it: its lease expires, and another runner gets it.
+    onChanged(
+      leased.map(({ id, runner_id, attempts }) => ({
+        id,
+        runner_id,
+        generation: attempts,
+        assigned_to_runner: true,
+      })),
+    );
+    return waiting.length === LEASE_BATCH;
+  }
+
+  /** Cancels replaced, deleted and failed builds on the runners that still run them. */
+  async function extendOrCancel(): Promise<void> {
+    if (outstanding.size === 0) return;
+    const connected = new Set(builders().map(({ runnerId }) => runnerId));
+    // A disconnected runner learns it from the sync of its next connection, which leaves the build out.
+    for (const [jobId, runnerId] of outstanding) if (!connected.has(runnerId)) outstanding.delete(jobId);
+    if (outstanding.size === 0) return;
+    const before = [...outstanding];
+    const leased = await queryAll(database.pool, EXTEND, [
+      [...new Set(before.map(([, runnerId]) => runnerId))],
+      limits.buildLeaseMs,
+    ]);
+    const stillLeased = new Set(leased.map(({ id, runner_id }) => `${id} ${runner_id}`));
+    const ended = before.filter(
+      ([jobId, runnerId]) => !stillLeased.has(`${jobId} ${runnerId}`) && outstanding.get(jobId) === runnerId,
+    );
+    for (const [jobId, runnerId] of ended) {
+      outstanding.delete(jobId);
+      log.info({ job: jobId, runner: runnerId }, 'cancelling a build');
+    }
+    onChanged(ended.map(([id, runner_id]) => ({ id, runner_id, assigned_to_runner: true })));
+  }
+
+  async function pass(): Promise<void> {
+    do {
+      again = false;
+      await extendOrCancel();
+      while (!stop.signal.aborted && (await lease()));
+    } while (again && !stop.signal.aborted);
+  }
+
+  function kick(): void {
+    if (stop.signal.aborted) return;
+    again = true;
+    running ??= pass()
+      .catch((error: unknown) => log.error({ err: error }, 'builds could not be leased'))
+      .finally(() => {
+        running = undefined;
+        if (again) kick();
+      });
+  }
+
+  return {
+    kind,
+    kick,
+    async retryBuiltins() {
+      if ((await queryAll(database.pool, RETRY_BUILTINS)).length > 0) kick();
+    },
+    async sweep() {
+      const ended = await queryAll(database.pool, OVERDUE, [limits.buildAttempts, limits.buildDeadlineMs]);
+      if (isOneUnbuildable) {
+        isOneUnbuildable = false;
+        ended.push(
+          ...(await queryAll(database.pool, UNBUILDABLE, [DOCKERFILE_CAPABILITY, limits.buildHostMs])),
+        );
+      }
+      for (const { id, error } of ended) log.warn({ job: id, reason: error }, 'a build has failed');
+      kick();
+    },
+    async idle() {
+      await running;
+    },
+    async close() {
+      stop.abort();
+      await running;
+    },
+  };
+}

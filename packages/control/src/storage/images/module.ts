@@ -1,0 +1,36 @@
+import type { ControlContext } from '../../context.ts';
+import type { Module } from '../../platform/module.ts';
+import { batchStep } from '../../platform/teardown/step.ts';
+import { imageRoutes } from './routes.ts';
+
+export function imagesModule(context: ControlContext): Module {
+  const { builds, database, events, limits, log } = context;
+  events.on('runner-ready', () => {
+    builds.kick();
+    builds
+      .retryBuiltins()
+      .catch((error: unknown) => log.error({ err: error }, 'built-in images could not be queued'));
+  });
+  return {
+    name: 'images',
+    routes: (planes) => imageRoutes(planes, context),
+    kinds: [builds.kind],
+    // Not leased: a server extends the leases of the builds whose runners are connected to it.
+    tasks: [{ name: 'builds', everyMs: limits.sweepMs, leased: false, run: () => builds.sweep() }],
+    teardown: [
+      batchStep(database, {
+        name: 'builds',
+        phase: 'revoke',
+        text: `update jobs set status = 'failed', error = 'its project was deleted', finished_at = now(), updated_at = now(),
+                      lease_until = null
+                where id in (select id from jobs where project_id = $1 and kind = 'build' and status in ('queued', 'running') limit $2)
+               returning 1`,
+      }),
+      batchStep(database, {
+        name: 'images',
+        phase: 'erase',
+        text: `delete from images where id in (select id from images where project_id = $1 limit $2) returning 1`,
+      }),
+    ],
+  };
+}

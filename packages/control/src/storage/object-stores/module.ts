@@ -1,0 +1,34 @@
+import type { ControlContext } from '../../context.ts';
+import type { Module } from '../../platform/module.ts';
+import { batchStep } from '../../platform/teardown/step.ts';
+import { objectStoreMountRoutes } from './mount-routes.ts';
+import { createObjectStores } from './object-stores.ts';
+import { objectStoreRoutes } from './routes.ts';
+
+export function objectStoresModule({ database, encryption, hosts }: ControlContext): Module {
+  return {
+    name: 'object-stores',
+    routes(planes) {
+      objectStoreRoutes(planes, { database, encryption, stores: createObjectStores(database) });
+      objectStoreMountRoutes(planes, { database, hosts });
+    },
+    teardown: [
+      batchStep(database, {
+        name: 'object-stores',
+        phase: 'erase',
+        // Mounts name their store; those of the project's sandboxes have ended in an earlier phase.
+        text: `with mounts as (
+                 delete from object_store_mounts where (sandbox_id, mount_path) in (
+                   select m.sandbox_id, m.mount_path from object_store_mounts m join object_stores o on o.id = m.object_store_id
+                    where o.project_id = $1 limit $2)
+                 returning 1),
+               gone as (
+                 delete from object_stores where id in (
+                   select id from object_stores o where project_id = $1
+                      and not exists (select 1 from object_store_mounts m where m.object_store_id = o.id) limit $2)
+                 returning 1)
+               select 1 from mounts union all select 1 from gone`,
+      }),
+    ],
+  };
+}

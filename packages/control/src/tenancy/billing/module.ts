@@ -1,0 +1,39 @@
+import type { ControlContext } from '../../context.ts';
+import type { Module } from '../../platform/module.ts';
+import { chargeProjectFunctions } from './function-charges.ts';
+import { billingMetrics } from './metrics.ts';
+import { creditOperatorRoutes } from './operator-routes.ts';
+import { creditRoutes } from './routes.ts';
+
+export function billingModule(context: ControlContext): Module {
+  const { billing } = context;
+  return {
+    name: 'billing',
+    metrics: (registry) => billingMetrics(registry, context.database, context.log),
+    routes(planes) {
+      creditRoutes(planes, context);
+      creditOperatorRoutes(planes, context);
+    },
+    tasks: [
+      // Not leased: the CPU counters of the runners that are connected here are in this server's memory.
+      { name: 'charge', everyMs: billing.settings.passMs, leased: false, run: () => billing.pass() },
+      {
+        name: 'credit-limits',
+        everyMs: billing.settings.checkMs,
+        leased: true,
+        run: () => billing.enforceLimits(),
+      },
+    ],
+    teardown: [
+      {
+        name: 'function-meters',
+        // Until the functions are erased, which waits for this: the entries name them.
+        phase: 'stop',
+        async run(projectId) {
+          await chargeProjectFunctions(context.database.pool, projectId);
+          return 0;
+        },
+      },
+    ],
+  };
+}
