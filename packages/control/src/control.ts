@@ -1,5 +1,8 @@
+import { COMPAT_PREFIX } from '@releap/contract';
 import { migrate } from '@releap/database';
-import { createContext } from './context.ts';
+import { answerCompatError, answerUnlisted } from './edge/compat/errors.ts';
+import { audited } from './tenancy/operator/audit.ts';
+import { createServices } from './services.ts';
 import { type ClientGuards, createPlanes } from './platform/http/planes.ts';
 import { UpgradeRouter } from './platform/http/upgrade-router.ts';
 import { createHttpServer, type HttpServer } from './platform/http/server.ts';
@@ -8,13 +11,13 @@ import { requestMetrics, taskMetrics } from './platform/metrics/instruments.ts';
 import type { FastifyPluginCallback } from 'fastify';
 import type { Module } from './platform/module.ts';
 import { createModules, type CreateModule } from './modules.ts';
-import type { ContextOptions } from './options.ts';
+import type { ServiceOptions } from './options.ts';
 import { setDefaultQuotas } from './tenancy/quotas/quotas.ts';
 import { ensureRegion } from './fleet/regions/regions.ts';
 import { createLeases } from './platform/work/leases.ts';
 import { createTaskRunner } from './platform/work/task-runner.ts';
 
-export interface ControlOptions extends ContextOptions {
+export interface ControlOptions extends ServiceOptions {
   /** Additional modules. */
   modules?: readonly CreateModule[];
 }
@@ -46,7 +49,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   await migrate({ url: options.databaseUrl, log });
 
   await using cleanup = new AsyncDisposableStack();
-  const context = await createContext(options, cleanup);
+  const context = await createServices(options, cleanup);
   const { database, metrics, runners, changes, serverId } = context;
   await ensureRegion(database.pool, options.region);
   await setDefaultQuotas(database.pool, context.limits.quotas);
@@ -56,6 +59,9 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const { planes, guards, clientPlugins, internalPlugins } = createPlanes({
     ...context,
     ...options,
+    auditKeys: (plane) => context.keyAudit.audited(plane),
+    auditOperator: (plane) => audited(plane, database),
+    facade: { answerError: answerCompatError, answerNotFound: answerUnlisted },
     onAnswer: requestMetrics(metrics),
   });
   for (const module of modules) {
@@ -65,6 +71,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const api = createHttpServer({
     plugins: [...clientPlugins, ...modules.map((module) => clientRoutes(module, guards))],
     trustedProxies: options.trustedProxies ?? [],
+    answers: [{ prefix: COMPAT_PREFIX, answerError: answerCompatError }],
     log,
   });
   const internal = createHttpServer({ plugins: internalPlugins, log });

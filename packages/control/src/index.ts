@@ -13,11 +13,12 @@ export type { ControlTokens, TokenSet } from './platform/credentials/token-set.t
 export { addKey, fileKeys, promoteKey } from './platform/encryption/key-file.ts';
 export { KeysUnavailableError, type KeyEncryptionKeys, type WrappedKey } from './platform/encryption/keys.ts';
 export { startControl, type Control, type ControlOptions } from './control.ts';
-export type { ControlContext } from './context.ts';
+export type { ControlServices } from './services.ts';
 export type { Module } from './platform/module.ts';
 export type { PeriodicTask, TaskRun, TaskStats } from './platform/work/task.ts';
 export { type RateLimits } from './platform/http/rate-limits.ts';
-export { CONTROL_LIMITS, type ControlLimits, type Overcommit, type OvercommitTier } from './limits.ts';
+export { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
+export type { Overcommit, OvercommitTier } from './compute/scheduler/overcommit.ts';
 export { ensureRegion, type RegionConfig } from './fleet/regions/regions.ts';
 export {
   CONDITIONS,

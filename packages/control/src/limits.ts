@@ -3,36 +3,14 @@ import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
 import { DEFAULT_QUOTAS, type Quotas } from './tenancy/quotas/quotas.ts';
 import { TEARDOWN_GRACE_MS } from './platform/teardown/teardown.ts';
 import { SNAPSHOT_DEADLINE_MS } from './compute/snapshots/transitions.ts';
+import type { InstanceLimits } from './functions/instances/instances.ts';
+import type { BuildLimits } from './storage/images/build-queue.ts';
+import type { SchedulingLimits } from './compute/scheduler/overcommit.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './compute/sandboxes/transitions.ts';
 
-/**
- * `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated. `all`: dedicated ones too, for small machines
- * on which nobody pays for a guarantee.
- */
-export type OvercommitTier = 'spot' | 'burstable' | 'all';
-
-/**
- * The overcommitment factor of each resource, and which sandboxes it applies to. An overcommitted sandbox counts with its
- * guarantee divided by the factor; all others count with the whole guarantee, so their sum never exceeds the host.
- */
-export interface Overcommit {
-  /** Factors of at least 1. */
-  cpu: number;
-  mem: number;
-  disk: number;
-  tier: OvercommitTier;
-}
-
-export interface ControlLimits {
+export interface ControlLimits extends SchedulingLimits, BuildLimits, InstanceLimits {
   /** Of each organization without quotas of its own. */
   quotas: Quotas;
-  /** Most sandboxes that wait for a host at the same time; further creates are refused with 429. */
-  createQueue: number;
-  /** An organization's share of the create queue, as a multiple of its free places. See CreateQueue. */
-  createQueueShare: number;
-  /** Wait after which the first request of a region gets a reservation on a host, in milliseconds. */
-  reserveAfterMs: number;
-  overcommit: Overcommit;
   deadlines: StateDeadlines;
   /** Longest a snapshot may be pending, in milliseconds. */
   snapshotDeadlineMs: number;
@@ -40,20 +18,8 @@ export interface ControlLimits {
   runnerLostAfterMs: number;
   /** Silence after which a link is closed, in milliseconds. */
   linkSilentMs: number;
-  /** Concurrent builds on one runner. */
-  buildsPerRunner: number;
-  /** Concurrent builds of one project. */
-  buildsPerProject: number;
   /** Largest build context, in bytes. */
   buildContextBytes: number;
-  /** A build whose runner is disconnected for this long is assigned to another, in milliseconds. */
-  buildLeaseMs: number;
-  /** Longest a build may take, and longest it may wait for a runner, in milliseconds. */
-  buildDeadlineMs: number;
-  /** How long a build waits for a host that can build it, when no known one of its region can. */
-  buildHostMs: number;
-  /** Attempts before a build fails. */
-  buildAttempts: number;
   /** How long after its deletion a project is searched for leftovers of late requests, in milliseconds. */
   teardownGraceMs: number;
   /** Retention of ended rows (deleted sandboxes, finished jobs and so on), in days; 0 keeps them. */
@@ -68,12 +34,6 @@ export interface ControlLimits {
   volumeHistoryMs: number;
   /** Longest `scaledown_window_s` of a function: idle instances cost nothing. */
   functionWindowMaxS: number;
-  /** How long a gateway keeps an instance of a function without a connection, in milliseconds. */
-  functionLeaseMs: number;
-  /** How long another gateway may take an instance that was released or whose lease ran out, in milliseconds. */
-  functionGraceMs: number;
-  /** How long a gateway, or the try of a version, waits for another instance to end where `max_instances` is reached, in milliseconds. */
-  functionFullMs: number;
   /** How long the handler of a new version may take until it listens, in milliseconds. */
   functionListenMs: number;
   /** How long a new server deletes no sandbox whose lease has expired, in milliseconds. */

@@ -3,12 +3,14 @@ import { artifactsModule } from './storage/artifacts/module.ts';
 import { authModule } from './platform/auth/module.ts';
 import { billingModule } from './tenancy/billing/module.ts';
 import { compatModule } from './edge/compat/module.ts';
-import type { ControlContext } from './context.ts';
+import type { ControlServices } from './services.ts';
 import { credentialsModule } from './platform/credentials/module.ts';
 import { endpointsModule } from './edge/endpoints/module.ts';
 import { clusterModule } from './platform/events/module.ts';
 import { functionsModule } from './functions/versions/module.ts';
 import { functionIngressModule } from './functions/ingress/module.ts';
+import { functionTarget } from './functions/instances/function-target.ts';
+import { functionInstanceTarget } from './functions/instances/instance-target.ts';
 import { functionInstancesModule } from './functions/instances/module.ts';
 import { functionTemplatesModule } from './functions/templates/module.ts';
 import { gatewaysModule } from './edge/gateways/module.ts';
@@ -39,7 +41,7 @@ import { teardownModule } from './platform/teardown/module.ts';
 import { usageModule } from './compute/usage/module.ts';
 import { volumesModule } from './storage/volumes/module.ts';
 
-export type CreateModule = (context: ControlContext) => Module;
+export type CreateModule = (context: ControlServices) => Module;
 
 /** In the order in which they receive events: runners before waiting requests and other servers. */
 const MODULES: readonly CreateModule[] = [
@@ -78,13 +80,14 @@ const MODULES: readonly CreateModule[] = [
   retentionModule,
   functionInstancesModule,
   functionTemplatesModule,
-  gatewaysModule,
+  (services) =>
+    gatewaysModule(services, [functionTarget(services), functionInstanceTarget(services.instances)]),
   serviceModule,
   metricsModule,
 ];
 
 /** @param additional created after those of the control plane */
-export function createModules(context: ControlContext, additional: readonly CreateModule[] = []): Module[] {
+export function createModules(context: ControlServices, additional: readonly CreateModule[] = []): Module[] {
   const modules = [...MODULES, ...additional].map((create) => create(context));
   return [
     ...modules,

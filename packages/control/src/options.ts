@@ -11,7 +11,7 @@ import type { ControlLimits } from './limits.ts';
 import type { RegionConfig } from './fleet/regions/regions.ts';
 
 /** What the shared services of a control server are made with. */
-export interface ContextOptions {
+export interface ServiceOptions {
   databaseUrl: string;
   /** Most database connections of this process. */
   databaseConnections?: number;

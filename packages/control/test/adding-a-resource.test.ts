@@ -7,7 +7,7 @@ import path from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { pathToFileURL } from 'node:url';
 import { promisify } from 'node:util';
-import type { ControlContext, Module } from '../src/index.ts';
+import type { ControlServices, Module } from '../src/index.ts';
 import { startWorld, type World } from '@releap/testing/world';
 
 const ROOT = path.resolve(import.meta.dirname, '../../..');
@@ -115,7 +115,7 @@ describe('the page on adding a resource', () => {
     before(async () => {
       const file = path.join(folder, FOLDER, 'module.ts');
       const { notesModule } = (await import(pathToFileURL(file).href)) as {
-        notesModule: (context: ControlContext) => Module;
+        notesModule: (context: ControlServices) => Module;
       };
       world = await startWorld({ modules: [notesModule] });
       const migration = [...files].find(([name]) => name.endsWith('.sql'))?.[1];

@@ -3,17 +3,27 @@
  * connect; then everything on it is released, one batch a transaction. The periodic task finishes what an interrupted
  * call has left, and so does a repeated call.
  */
+import type { BuildQueue } from '../../storage/images/build-queue.ts';
+import type { Database } from '@releap/database';
+import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import type { Logger } from 'pino';
+import type { RunnerCredentials } from '../../platform/credentials/runner-credentials.ts';
+import type { Snapshots } from '../snapshots/snapshots.ts';
 import { conflict, type HostForgetResponse } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import { TAKE_BACK } from '../../storage/images/build-statements.ts';
 import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
 import { hostNotFound } from './queries.ts';
 
-export type ForgetContext = Pick<
-  ControlContext,
-  'builds' | 'database' | 'lifecycle' | 'limits' | 'log' | 'runnerCredentials' | 'snapshots'
->;
+export type ForgetContext = {
+  builds: BuildQueue;
+  database: Database;
+  lifecycle: Lifecycle;
+  limits: { runnerLostAfterMs: number };
+  log: Logger;
+  runnerCredentials: RunnerCredentials;
+  snapshots: Snapshots;
+};
 type Released = Pick<HostForgetResponse, 'sandboxes' | 'snapshots' | 'builds'>;
 
 /** The new epoch ends a concurrent connection of the host. $1 host */

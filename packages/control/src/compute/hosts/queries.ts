@@ -1,6 +1,6 @@
 import { notFound, quote, type HostRecord, type SandboxStatus } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
-import type { Overcommit } from '../../limits.ts';
+import type { Overcommit } from '../scheduler/overcommit.ts';
 import { readAllHosts, readHostRow, type HostRow } from '../scheduler/hosts.ts';
 import { allocatable, type Host } from '../scheduler/placement.ts';
 

@@ -1,6 +1,7 @@
 /** Operator operations on hosts. */
 import { isUuid, operatorOperations } from '@releap/contract';
 import type { Planes } from '../../platform/http/planes.ts';
+import type { Overcommit } from '../scheduler/overcommit.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import { beginDrain, endDrain, remaining } from './drain.ts';
 import { evictAll, evictOne } from './evict.ts';
@@ -8,6 +9,7 @@ import { forgetHost, type ForgetContext } from './forget.ts';
 import { hostNotFound, hostRecord, hostRecords } from './queries.ts';
 
 export interface HostRoutes extends ForgetContext {
+  limits: ForgetContext['limits'] & { overcommit: Overcommit };
   scheduler: Scheduler;
 }
 

@@ -29,7 +29,8 @@ import {
   type ReadImage,
   type ResolvedRoot,
 } from '../../storage/images/resolve-root.ts';
-import type { ControlLimits } from '../../limits.ts';
+import type { Overcommit } from '../scheduler/overcommit.ts';
+import type { StateDeadlines } from './transitions.ts';
 import type { Regions } from '../../fleet/regions/regions.ts';
 import { isOvercommitted, type Need } from '../scheduler/placement.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
@@ -56,7 +57,7 @@ export interface CreateContext {
   database: Database;
   regions: Regions;
   scheduler: Scheduler;
-  limits: ControlLimits;
+  limits: { overcommit: Overcommit; deadlines: StateDeadlines };
   platform: PlatformLimits;
   readRecord: ReadRecord;
   readImage: ReadImage;
@@ -217,7 +218,7 @@ async function resolveSource(
 }
 
 /** The demand for the choice of its region. */
-function needOf(asked: ResolvedSandbox, { overcommit }: ControlLimits): Omit<Need, 'region'> {
+function needOf(asked: ResolvedSandbox, { overcommit }: { overcommit: Overcommit }): Omit<Need, 'region'> {
   return {
     arch: asked.cpu_arch ?? DEFAULTS.cpuArch,
     cpu: asked.cpu,

@@ -1,6 +1,12 @@
 /** Fires the deadline event of sandboxes in transient states: the fallback for every missed event. */
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Lifecycle } from './lifecycle.ts';
+import type { StateDeadlines } from './transitions.ts';
+import type { Overcommit } from '../scheduler/overcommit.ts';
+import type { Logger } from 'pino';
+import type { Scheduler } from '../scheduler/scheduler.ts';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import { NEED, toNeed, type NeedRow } from '../scheduler/scheduler.ts';
 import type { Change } from './transition-sql.ts';
 
@@ -17,10 +23,14 @@ export async function endOverdue({
   limits,
   events,
   log,
-}: Pick<
-  ControlContext,
-  'database' | 'lifecycle' | 'scheduler' | 'limits' | 'events' | 'log'
->): Promise<void> {
+}: {
+  database: Database;
+  events: EventBus;
+  lifecycle: Lifecycle;
+  limits: { deadlines: StateDeadlines; overcommit: Overcommit };
+  log: Logger;
+  scheduler: Scheduler;
+}): Promise<void> {
   const rows = await queryAll(database.pool, OVERDUE);
   if (rows.length === 0) return;
   // Reads the hosts once for all overdue sandboxes, and only if there are any.

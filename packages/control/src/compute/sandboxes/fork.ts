@@ -29,7 +29,7 @@ import { readSandboxId } from './change.ts';
 import { readEnvironments } from './environment.ts';
 import { createSandbox, specOfCopy } from './insert.ts';
 import { REACHABLE } from './queries.ts';
-import { decide, refusal } from './transitions.ts';
+import { decide, refusal, type StateDeadlines } from './transitions.ts';
 
 const ROW = columns('s', SANDBOX_COLUMNS);
 const SOURCE = statement<SandboxRow>(
@@ -57,7 +57,7 @@ const KEEP_SOURCE = statement(
  * @throws 404, or 409 with the reason
  */
 export async function forkSandbox(
-  context: RestartContext,
+  context: RestartContext & { limits: { deadlines: Pick<StateDeadlines, 'assigned'> } },
   shownId: string,
   projectId: string,
   body: SandboxForkRequest,

@@ -20,7 +20,7 @@ import {
   type SnapshotRow,
   type StoredSpec,
 } from '@releap/database';
-import { asQuotaRefusal } from '../../tenancy/quotas/quotas.ts';
+import { asQuotaRefusal } from '../../platform/quotas/quota-refusal.ts';
 import { pinned } from './assignment.ts';
 import type { Minted } from '../../storage/secrets/placeholders.ts';
 import { CREATIONS, type CreationName } from './transitions.ts';

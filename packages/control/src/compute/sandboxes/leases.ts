@@ -2,6 +2,11 @@
  * Leases of sandboxes: the service deletes a sandbox whose client does not renew its lease in time. Those of the facade may have an
  * idle time, which activity renews; they are then stopped, and their leases end how long they are shown as stopped.
  */
+import type { Database } from '@releap/database';
+import type { Lifecycle } from './lifecycle.ts';
+import type { Logger } from 'pino';
+import type { Scheduler } from '../scheduler/scheduler.ts';
+import type { Snapshots } from '../snapshots/snapshots.ts';
 import {
   formatSandboxId,
   operations,
@@ -11,9 +16,8 @@ import {
   type SandboxStatus,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { Planes } from '../../platform/http/planes.ts';
-import { forgetStopped, limitStopped, showAsStopped } from '../../edge/compat/stopped.ts';
+import { forgetStopped, limitStopped, showAsStopped } from './shown-stopped.ts';
 import { readSandboxId } from './change.ts';
 import { followDeletion } from './delete.ts';
 
@@ -107,7 +111,7 @@ export async function renewIdleLeases(on: Queryable, ids: readonly string[]): Pr
   if (ids.length > 0) await queryAll(on, RENEW_IDLE, [ids]);
 }
 
-export function leaseRoutes({ workload }: Planes, { database }: Pick<ControlContext, 'database'>): void {
+export function leaseRoutes({ workload }: Planes, { database }: { database: Database }): void {
   workload.operation(operations.leaseSandbox, async ({ params, body, principal }): Promise<SandboxLease> => {
     const { uuid, region }: SandboxId = readSandboxId(params.id);
     const row = await queryOne(database.pool, SET, [uuid, principal.projectId, region, body.lease_s]);
@@ -119,7 +123,14 @@ export function leaseRoutes({ workload }: Planes, { database }: Pick<ControlCont
   });
 }
 
-type Context = Pick<ControlContext, 'database' | 'lifecycle' | 'snapshots' | 'scheduler' | 'limits' | 'log'>;
+type Context = {
+  database: Database;
+  lifecycle: Lifecycle;
+  limits: { leaseGraceMs: number };
+  log: Logger;
+  scheduler: Scheduler;
+  snapshots: Snapshots;
+};
 
 /**
  * Deletes the sandboxes whose lease has expired. Not in the first moments of a server: clients could not renew anything

@@ -1,21 +1,61 @@
-import type { ControlContext } from '../../context.ts';
+import type { Artifacts } from '../../storage/artifacts/artifacts.ts';
+import type { Billing } from '../../tenancy/billing/billing.ts';
+import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
+import type { PullCredentials } from '../../storage/registries/pull-credentials.ts';
+import type { Database } from '@releap/database';
+import type { EgressRoot } from '../../fleet/egress/egress-root.ts';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { HostClient } from '../../fleet/runners/host-client.ts';
+import type { Lifecycle } from './lifecycle.ts';
+import type { StateDeadlines } from './transitions.ts';
+import type { Overcommit } from '../scheduler/overcommit.ts';
+import type { Logger } from 'pino';
+import type { PlatformLimits } from '@releap/contract';
+import type { ReadImage } from '../../storage/images/resolve-root.ts';
+import type { ReadRecord } from './queries.ts';
+import type { Regions } from '../../fleet/regions/regions.ts';
+import type { Scheduler } from '../scheduler/scheduler.ts';
+import type { Snapshots } from '../snapshots/snapshots.ts';
 import type { Module } from '../../platform/module.ts';
-import { createAssignmentSecrets } from '../../storage/secrets/assignment-secrets.ts';
+import { createAssignmentSecrets } from './assignment-secrets.ts';
 import { endOverdue } from './deadlines.ts';
 import { sandboxMetrics } from './metrics.ts';
 import { leaseExpiry } from './leases.ts';
 import { createSandboxKind } from './reconciled-kind.ts';
+import { objectStoreMountRoutes } from './object-store-mounts.ts';
 import { releaseForkSources } from './pending-forks.ts';
 import { sandboxRoutes } from './routes.ts';
 import { sandboxTeardown } from './teardown.ts';
 
-export function sandboxesModule(context: ControlContext): Module {
+export interface SandboxesModuleOptions {
+  artifacts: Artifacts;
+  billing: Billing;
+  changes: ChangeNotifier;
+  credentials: PullCredentials;
+  database: Database;
+  egressRoot: EgressRoot;
+  events: EventBus;
+  hosts: HostClient;
+  lifecycle: Lifecycle;
+  limits: { deadlines: StateDeadlines; leaseGraceMs: number; overcommit: Overcommit; sweepMs: number };
+  log: Logger;
+  platform: PlatformLimits;
+  readImage: ReadImage;
+  readRecord: ReadRecord;
+  regions: Regions;
+  scheduler: Scheduler;
+  snapshots: Snapshots;
+}
+
+export function sandboxesModule(context: SandboxesModuleOptions): Module {
   const { billing, limits } = context;
   return {
     name: 'sandboxes',
     metrics: (registry) => sandboxMetrics(registry, context.database, context.log),
-    routes: (planes) =>
-      sandboxRoutes(planes, { ...context, requireCredits: (orgId) => billing.requireCredits(orgId) }),
+    routes(planes) {
+      sandboxRoutes(planes, { ...context, requireCredits: (orgId) => billing.requireCredits(orgId) });
+      objectStoreMountRoutes(planes, context);
+    },
     tasks: [
       {
         name: 'pending-forks',

@@ -11,7 +11,7 @@ import {
 import { guestStores } from '../../storage/object-stores/mounts.ts';
 import { volumeMounts } from '../../storage/volumes/attachments.ts';
 import type { PullCredentials } from '../../storage/registries/pull-credentials.ts';
-import type { AssignmentSecrets } from '../../storage/secrets/assignment-secrets.ts';
+import type { AssignmentSecrets } from './assignment-secrets.ts';
 import { assignmentPages } from '../../fleet/runners/assignment-pages.ts';
 import type { Generation, ReconciledKind } from '../../platform/reconciled-kind.ts';
 import { readReason } from '../../fleet/runners/read-reason.ts';

@@ -1,5 +1,6 @@
+import type { Database } from '@releap/database';
+import type { Lifecycle } from './lifecycle.ts';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import { batchStep, type TeardownStep } from '../../platform/teardown/step.ts';
 
 const BATCH = 200;
@@ -18,7 +19,10 @@ const LEFT = statement(
 export function sandboxTeardown({
   database,
   lifecycle,
-}: Pick<ControlContext, 'database' | 'lifecycle'>): TeardownStep[] {
+}: {
+  database: Database;
+  lifecycle: Lifecycle;
+}): TeardownStep[] {
   return [
     {
       name: 'sandboxes',

@@ -1,5 +1,5 @@
 /** Chooses the spot sandboxes to evict for a non-spot one. Pure: numbers in, a choice out. */
-import type { Overcommit } from '../../limits.ts';
+import type { Overcommit } from './overcommit.ts';
 import { lacking } from './plan.ts';
 import {
   allocation,

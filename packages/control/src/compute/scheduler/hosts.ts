@@ -1,7 +1,7 @@
 /** The hosts' resources and their allocations, from the database. */
 import type { RunnerFacts } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
-import type { Overcommit } from '../../limits.ts';
+import type { Overcommit } from './overcommit.ts';
 import { OCCUPIES_CPU } from '../sandboxes/transitions.ts';
 import type { Host } from './placement.ts';
 

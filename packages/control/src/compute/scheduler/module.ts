@@ -1,8 +1,14 @@
-import type { ControlContext } from '../../context.ts';
+import type { Scheduler } from './scheduler.ts';
 import { gauge } from '../../platform/metrics/scraped.ts';
 import type { Module } from '../../platform/module.ts';
 
-export function schedulerModule({ scheduler, limits }: ControlContext): Module {
+export function schedulerModule({
+  scheduler,
+  limits,
+}: {
+  limits: { createQueue: number; sweepMs: number };
+  scheduler: Scheduler;
+}): Module {
   return {
     name: 'scheduler',
     metrics(registry) {

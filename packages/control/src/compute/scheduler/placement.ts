@@ -1,7 +1,7 @@
 /** Which host a sandbox is placed on. Pure: numbers in, a choice or a reason out. */
 import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, type RunnerFacts } from '@releap/contract';
 import { VOLUMES_CAPABILITY } from '@releap/contract/runner';
-import type { Overcommit } from '../../limits.ts';
+import type { Overcommit } from './overcommit.ts';
 
 export interface Host {
   id: string;

@@ -7,7 +7,7 @@
  * placed there (backfilled) only where they take nothing that the reservation needs. The host stays the same between
  * rounds, so it empties; one reservation a region leaves the other hosts to all other requests.
  */
-import type { Overcommit } from '../../limits.ts';
+import type { Overcommit } from './overcommit.ts';
 import {
   allocation,
   choose,

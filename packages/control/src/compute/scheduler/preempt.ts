@@ -1,6 +1,6 @@
 /** Evicts spot sandboxes for non-spot ones that found no capacity. Part of a placement round. */
 import { queryAll, statement, type Queryable } from '@releap/database';
-import type { Overcommit } from '../../limits.ts';
+import type { Overcommit } from './overcommit.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import { chooseEviction, hostWithCapacity, type Evictable } from './eviction.ts';

@@ -5,7 +5,7 @@
  */
 import { VOLUMES_CAPABILITY } from '@releap/contract/runner';
 import type { Database } from '@releap/database';
-import type { ControlLimits } from '../../limits.ts';
+import type { Overcommit } from './overcommit.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import type { Change } from '../sandboxes/transition-sql.ts';
@@ -17,7 +17,7 @@ import { withSchedulerLock } from './scheduler-lock.ts';
 export interface RestartContext {
   database: Database;
   lifecycle: Lifecycle;
-  limits: ControlLimits;
+  limits: { overcommit: Overcommit };
 }
 
 /** Moved; or refused for lack of capacity (`why` is the end of a sentence); or neither: another event was first. */
@@ -83,7 +83,7 @@ export async function restart(
 export function admissionError(
   host: Host & { lostSince: Date | null },
   need: Demand,
-  limits: ControlLimits,
+  limits: { overcommit: Overcommit },
 ): string | undefined {
   if (host.lostSince !== null)
     return `its host ${host.id}, which has its disk, has not been heard from since ${host.lostSince.toISOString()}`;

@@ -1,10 +1,11 @@
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import type { Artifacts } from '../../storage/artifacts/artifacts.ts';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
-import type { ControlLimits, Overcommit } from '../../limits.ts';
+import type { Overcommit, SchedulingLimits } from './overcommit.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
-import { PLACE as PLACE_VOLUMES, type CopyChange } from '../../storage/volumes/copy-statements.ts';
+import { PLACE as PLACE_VOLUMES } from '../../storage/volumes/copy-statements.ts';
 import { isInUse } from '../../storage/volumes/uncommitted.ts';
 import { CreateQueue } from './create-queue.ts';
 import { createHostAdvice, readHosts } from './hosts.ts';
@@ -110,8 +111,8 @@ export interface SchedulerOptions {
   database: Database;
   lifecycle: Lifecycle;
   artifacts: Pick<Artifacts, 'placed' | 'announce'>;
-  onVolumesChanged: (changes: readonly CopyChange[]) => void;
-  limits: ControlLimits;
+  onVolumesChanged: (changes: readonly AssignmentChange[]) => void;
+  limits: SchedulingLimits;
   log: Logger;
 }
 

@@ -1,10 +1,19 @@
-import type { ControlContext } from '../../context.ts';
+import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
+import type { Database } from '@releap/database';
+import type { Snapshots } from './snapshots.ts';
 import type { Module } from '../../platform/module.ts';
 import { createSnapshotKind } from './reconciled-kind.ts';
 import { snapshotRoutes } from './routes.ts';
 import { snapshotTeardown } from './teardown.ts';
 
-export function snapshotsModule(context: ControlContext): Module {
+export interface SnapshotsModuleOptions {
+  changes: ChangeNotifier;
+  database: Database;
+  limits: { snapshotDeadlineMs: number; sweepMs: number };
+  snapshots: Snapshots;
+}
+
+export function snapshotsModule(context: SnapshotsModuleOptions): Module {
   const { snapshots, limits } = context;
   return {
     name: 'snapshots',

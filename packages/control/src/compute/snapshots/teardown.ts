@@ -1,5 +1,6 @@
+import type { Database } from '@releap/database';
+import type { Snapshots } from './snapshots.ts';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { TeardownStep } from '../../platform/teardown/step.ts';
 
 const BATCH = 200;
@@ -18,7 +19,10 @@ const LEFT = statement(
 export function snapshotTeardown({
   database,
   snapshots,
-}: Pick<ControlContext, 'database' | 'snapshots'>): TeardownStep {
+}: {
+  database: Database;
+  snapshots: Snapshots;
+}): TeardownStep {
   return {
     name: 'snapshots',
     phase: 'stop',

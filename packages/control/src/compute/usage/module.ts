@@ -1,4 +1,7 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { HostClient } from '../../fleet/runners/host-client.ts';
+import type { Logger } from 'pino';
+import type { Usage } from './usage.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { dropUsagePartitions, makeUsagePartitions } from './partitions.ts';
@@ -6,7 +9,14 @@ import { usageRoutes } from './routes.ts';
 
 const PARTITIONS_MS = 3_600_000;
 
-export function usageModule(context: ControlContext): Module {
+export interface UsageModuleOptions {
+  database: Database;
+  hosts: HostClient;
+  log: Logger;
+  usage: Usage;
+}
+
+export function usageModule(context: UsageModuleOptions): Module {
   const { database, usage, log } = context;
   return {
     name: 'usage',

@@ -1,4 +1,7 @@
 /** `/vms/:id/usage`, from the host of the sandbox, and the history and report, from the database. */
+import type { Database } from '@releap/database';
+import type { HostClient } from '../../fleet/runners/host-client.ts';
+import type { Usage } from './usage.ts';
 import {
   cursorPosition,
   formatSandboxId,
@@ -11,7 +14,6 @@ import {
   UsageOfRun,
 } from '@releap/contract';
 import { Compile } from 'typebox/compile';
-import type { ControlContext } from '../../context.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import { hostDocument } from '../../fleet/runners/host-client.ts';
 import { hostOf, type HostOfSandbox } from '../sandboxes/host-of.ts';
@@ -35,7 +37,7 @@ const HOURS_MAX_DAYS = USAGE_PERIODS_MAX / 24;
 
 export function usageRoutes(
   { workload }: Planes,
-  { database, hosts, usage }: Pick<ControlContext, 'database' | 'hosts' | 'usage'>,
+  { database, hosts, usage }: { database: Database; hosts: HostClient; usage: Usage },
 ): void {
   const isAvailable = usage.settings.mode === 'on';
 

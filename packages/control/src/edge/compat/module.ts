@@ -1,5 +1,20 @@
+import type { Artifacts } from '../../storage/artifacts/artifacts.ts';
+import type { Billing } from '../../tenancy/billing/billing.ts';
+import type { BuildQueue } from '../../storage/images/build-queue.ts';
+import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
+import type { Database } from '@releap/database';
+import type { HostClient } from '../../fleet/runners/host-client.ts';
+import type { Lifecycle } from '../../compute/sandboxes/lifecycle.ts';
+import type { StateDeadlines } from '../../compute/sandboxes/transitions.ts';
+import type { Overcommit } from '../../compute/scheduler/overcommit.ts';
+import type { PlatformLimits } from '@releap/contract';
+import type { PreviewTokens } from '../endpoints/preview-tokens.ts';
+import type { ReadImage } from '../../storage/images/resolve-root.ts';
+import type { ReadRecord } from '../../compute/sandboxes/queries.ts';
+import type { Regions } from '../../fleet/regions/regions.ts';
+import type { Scheduler } from '../../compute/scheduler/scheduler.ts';
+import type { Snapshots } from '../../compute/snapshots/snapshots.ts';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { compatPreviewRoutes } from './preview-routes.ts';
@@ -19,8 +34,27 @@ const PURGE = statement<{ sandbox_id: string }>(
 const PURGE_MS = 3_600_000;
 const PURGE_ROWS = 1_000;
 
+export interface CompatModuleOptions {
+  artifacts: Artifacts;
+  billing: Billing;
+  builds: BuildQueue;
+  changes: ChangeNotifier;
+  database: Database;
+  hosts: HostClient;
+  lifecycle: Lifecycle;
+  limits: { deadlines: StateDeadlines; overcommit: Overcommit; snapshotDeadlineMs: number };
+  options: { compatSnapshot?: string | undefined; publicUrl?: string };
+  platform: PlatformLimits;
+  previewTokens: PreviewTokens;
+  readImage: ReadImage;
+  readRecord: ReadRecord;
+  regions: Regions;
+  scheduler: Scheduler;
+  snapshots: Snapshots;
+}
+
 /** The compatibility facade: the API in the wire protocol of another service (docs/compatibility.md). */
-export function compatModule(context: ControlContext): Module {
+export function compatModule(context: CompatModuleOptions): Module {
   const { billing, database, options } = context;
   return {
     name: 'compat',

@@ -2,6 +2,8 @@
  * Preview URLs, without a slash at their end, because clients add paths to them. A port that has none yet gets a private preview
  * endpoint, never a public one.
  */
+import type { Database } from '@releap/database';
+import type { PreviewTokens } from '../endpoints/preview-tokens.ts';
 import {
   COMPAT_LIMITS,
   conflict,
@@ -14,7 +16,6 @@ import {
   TOOLBOX_KEY,
 } from '@releap/contract';
 import type { Principal } from '../../platform/auth/authenticator.ts';
-import type { ControlContext } from '../../context.ts';
 import { ensureEndpoint, exposedSandbox, withoutSlash, type ExposedSandbox } from '../endpoints/endpoints.ts';
 import { createPreviewLink, endPreviewLink } from '../endpoints/preview-links.ts';
 import type { Planes } from '../../platform/http/planes.ts';
@@ -22,7 +23,7 @@ import { findSandbox } from './sandbox-rows.ts';
 
 export function compatPreviewRoutes(
   { compat }: Planes,
-  { database, previewTokens }: Pick<ControlContext, 'database' | 'previewTokens'>,
+  { database, previewTokens }: { database: Database; previewTokens: PreviewTokens },
 ): void {
   compat.operation(operations.getPreviewUrl, async ({ params, principal }) => {
     const { sandbox, endpointId, url } = await expose(principal, params);

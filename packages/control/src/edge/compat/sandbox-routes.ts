@@ -26,10 +26,11 @@ import {
   type DetailRow,
 } from './sandbox-rows.ts';
 import { isStarting } from './states.ts';
-import { limitStopped } from './stopped.ts';
+import { limitStopped } from '../../compute/sandboxes/shown-stopped.ts';
 
 export interface CompatSandboxContext extends CompatCreateContext, DeleteContext {
   changes: ChangeNotifier;
+  limits: CompatCreateContext['limits'] & DeleteContext['limits'];
   scheduler: CompatCreateContext['scheduler'] & DeleteContext['scheduler'];
 }
 

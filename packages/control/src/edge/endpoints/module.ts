@@ -1,4 +1,5 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { PreviewTokens } from './preview-tokens.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { purgePreviewLinks } from './preview-links.ts';
@@ -6,7 +7,7 @@ import { endpointRoutes } from './routes.ts';
 
 const PURGE_MS = 60_000;
 
-export function endpointsModule(context: ControlContext): Module {
+export function endpointsModule(context: { database: Database; previewTokens: PreviewTokens }): Module {
   return {
     name: 'endpoints',
     routes: (planes) => endpointRoutes(planes, context),

@@ -1,5 +1,6 @@
+import type { Database } from '@releap/database';
+import type { PreviewTokens } from './preview-tokens.ts';
 import { operations, PREVIEW_TOKEN_PARAMETER } from '@releap/contract';
-import type { ControlContext } from '../../context.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import {
   createEndpoint,
@@ -12,7 +13,7 @@ import {
 
 export function endpointRoutes(
   { workload }: Planes,
-  { database, previewTokens }: Pick<ControlContext, 'database' | 'previewTokens'>,
+  { database, previewTokens }: { database: Database; previewTokens: PreviewTokens },
 ): void {
   workload.operation(operations.createEndpoint, async ({ params, body, principal, ids }) => {
     const sandbox = await exposedSandbox(database, params.id, principal.projectId);

@@ -1,14 +1,18 @@
+import type { ControlTokens } from '../../platform/credentials/token-set.ts';
+import type { Authenticator } from '../../platform/auth/authenticator.ts';
+import type { DataTokens } from '../../platform/credentials/data-tokens.ts';
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Logger } from 'pino';
+import type { PreviewTokens } from '../endpoints/preview-tokens.ts';
 import { bearerToken, GATEWAY_LINK_PATH, unauthorized } from '@releap/contract';
-import type { ControlContext } from '../../context.ts';
 import { isIn } from '../../platform/credentials/token-set.ts';
-import { functionTarget } from '../../functions/instances/function-target.ts';
-import { functionInstanceTarget } from '../../functions/instances/instance-target.ts';
-import { FUNCTION_PRESSURE, INSTANCE_RETIRED } from '../../functions/instances/instances.ts';
 import { gauge } from '../../platform/metrics/scraped.ts';
 import type { Module } from '../../platform/module.ts';
 import { GatewayLinks, RECHECK_MS, ACTIVITY_MS } from './gateway-links.ts';
 import { previewTarget } from './preview-target.ts';
 import { sshTarget } from './ssh-target.ts';
+import type { TargetResolver } from './target-resolver.ts';
 import { toolboxTarget } from './toolbox-target.ts';
 
 /** A grant expires before its data token by this share, for requests in flight and clock differences. */
@@ -17,16 +21,28 @@ const GRANT_TTL_SHARE = 0.75;
 /** The kind of change of a sandbox; older servers name none. */
 const SANDBOX = 'sandbox';
 
-export function gatewaysModule(context: ControlContext): Module {
-  const { authenticator, database, dataTokens, events, instances, log, options, previewTokens } = context;
+export interface GatewaysModuleOptions {
+  authenticator: Authenticator;
+  dataTokens: DataTokens;
+  database: Database;
+  events: EventBus;
+  log: Logger;
+  options: { tokens: Pick<ControlTokens, 'gateway'> };
+  previewTokens: PreviewTokens;
+}
+
+/** @param targets of other wings, beside those of sandboxes */
+export function gatewaysModule(
+  { authenticator, database, dataTokens, events, log, options, previewTokens }: GatewaysModuleOptions,
+  targets: readonly TargetResolver[],
+): Module {
   const links = new GatewayLinks({
     database,
     resolvers: [
       toolboxTarget({ database, authenticator, previewTokens }),
       previewTarget({ database, authenticator, previewTokens }),
       sshTarget(database, authenticator),
-      functionTarget(context),
-      functionInstanceTarget(instances),
+      ...targets,
     ],
     async dataToken(runnerId, sandboxId) {
       const { token, ttlMs } = await dataTokens.issue(runnerId, sandboxId);
@@ -41,10 +57,6 @@ export function gatewaysModule(context: ControlContext): Module {
   events.on('changed-elsewhere', (changed) => {
     // Functions are compared by their revision: what their instances do changes no grant.
     links.changed(changed.filter(([, , , kind = SANDBOX]) => kind === SANDBOX).map(([id]) => id));
-    const pressed = changed.filter(([, , , kind]) => kind === FUNCTION_PRESSURE).map(([id]) => id);
-    if (pressed.length > 0) links.pressure(pressed);
-    const retired = changed.filter(([, , , kind]) => kind === INSTANCE_RETIRED).map(([id]) => id);
-    if (retired.length > 0) links.retire(retired);
   });
   events.on('notifications-missed', () => links.mayHaveMissedChanges());
   return {

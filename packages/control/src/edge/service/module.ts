@@ -1,8 +1,15 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { Regions } from '../../fleet/regions/regions.ts';
 import type { Module } from '../../platform/module.ts';
 import { serviceRoutes } from './routes.ts';
 
-export function serviceModule({ database, options, regions }: ControlContext): Module {
+export interface ServiceModuleOptions {
+  database: Database;
+  options: { publicUrl?: string };
+  regions: Regions;
+}
+
+export function serviceModule({ database, options, regions }: ServiceModuleOptions): Module {
   return {
     name: 'service',
     routes: (planes) => serviceRoutes(planes, { database, publicUrl: options.publicUrl, regions }),

@@ -1,12 +1,23 @@
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
+import type { RunnerRegistry } from './registry.ts';
 import { Counter } from 'prom-client';
-import type { ControlContext } from '../../context.ts';
 import { gauge } from '../../platform/metrics/scraped.ts';
 import type { Module } from '../../platform/module.ts';
 import { createLiveness } from './liveness.ts';
 
 const HEARTBEAT_MS = 5_000;
 
-export function runnersModule({ events, heartbeats, limits, log, runners }: ControlContext): Module {
+export interface RunnersModuleOptions {
+  events: EventBus;
+  heartbeats: Database;
+  limits: { runnerLostAfterMs: number };
+  log: Logger;
+  runners: RunnerRegistry;
+}
+
+export function runnersModule({ events, heartbeats, limits, log, runners }: RunnersModuleOptions): Module {
   const everyMs = Math.min(HEARTBEAT_MS, limits.runnerLostAfterMs / 4);
   const liveness = createLiveness(limits.runnerLostAfterMs);
   events.on('changed-elsewhere', (changed) =>

@@ -4,17 +4,16 @@ import {
   LINK_CLOSE,
   type CpuReading,
   type Report,
+  type UsageHistoryMessage,
   USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract/runner';
 import { queryAll, queryOne, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
-import type { ControlLimits } from '../../limits.ts';
 import type { RunnerCredentials } from '../../platform/credentials/runner-credentials.ts';
 import { ASSIGNMENTS_BY_ID_MAX, type ReconciledKind } from '../../platform/reconciled-kind.ts';
 import { Link, type IgnoredCounts, type LinkHandlers } from './link.ts';
 import type { UpgradeRouter } from '../../platform/http/upgrade-router.ts';
 import { createLinkServer } from './link-server.ts';
-import type { Usage } from '../../compute/usage/usage.ts';
 import * as queries from './queries.ts';
 import { retryOnDatabaseError } from './retry.ts';
 
@@ -69,13 +68,17 @@ export interface RegistryOptions {
   serverId: string;
   deploymentId: string;
   credentials: RunnerCredentials;
-  limits: ControlLimits;
+  limits: { linkSilentMs: number };
   log: Logger;
   /** A runner has become ready. */
   onReady: (link: Link) => void;
   onUsage: (runnerId: string, readings: readonly CpuReading[]) => void;
   /** The records of use; with mode `off` runners need not send any. */
-  usage: Usage;
+  /** Stores records of use; false: it could not, and the runner sends them again. */
+  usage: {
+    readonly settings: { readonly mode: 'on' | 'off' };
+    store(runnerId: string, message: Pick<UsageHistoryMessage, 'seq' | 'pieces'>): Promise<boolean>;
+  };
 }
 
 /** Rows of a page of generations. */

@@ -2,9 +2,10 @@
  * Calls of functions at the base URL: authenticated and counted as other requests of clients, and passed on to a gateway as they are,
  * which authorizes, queues and records them.
  */
+import type { Database } from '@releap/database';
+import type { Regions } from '../../fleet/regions/regions.ts';
 import { functionInvokeOperations, isUuid, REQUEST_ID_HEADER, unavailable } from '@releap/contract';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import type { ControlContext } from '../../context.ts';
 import { answerError } from '../../platform/http/errors.ts';
 import type { ClientGuards } from '../../platform/http/planes.ts';
 import type { Module } from '../../platform/module.ts';
@@ -18,7 +19,13 @@ const NAME_MAX = 128;
 
 type Called = FastifyRequest<{ Params: { project?: string; name: string } }>;
 
-export function functionIngressModule({ cleanup, database, regions }: ControlContext): Module {
+export interface FunctionIngressModuleOptions {
+  cleanup: AsyncDisposableStack;
+  database: Database;
+  regions: Regions;
+}
+
+export function functionIngressModule({ cleanup, database, regions }: FunctionIngressModuleOptions): Module {
   // The gateway bounds the time in the queue and that of the handler.
   const agent = gatewayAgent();
   cleanup.defer(() => agent.destroy());

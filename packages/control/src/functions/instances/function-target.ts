@@ -1,3 +1,7 @@
+import type { Authenticator } from '../../platform/auth/authenticator.ts';
+import type { Billing } from '../../tenancy/billing/billing.ts';
+import type { Database } from '@releap/database';
+import type { DispatchTokens } from '../versions/dispatch-token.ts';
 import { timingSafeEqual } from 'node:crypto';
 import {
   isUuid,
@@ -9,7 +13,6 @@ import {
   type GatewayFunction,
 } from '@releap/contract';
 import { queryOne, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { GrantedCredential, TargetResolver } from '../../edge/gateways/target-resolver.ts';
 
 type Row = Omit<GatewayFunction, 'version_id' | 'version'> & {
@@ -43,10 +46,13 @@ export function functionTarget({
   billing,
   dispatchTokens,
   limits,
-}: Pick<
-  ControlContext,
-  'database' | 'authenticator' | 'billing' | 'dispatchTokens' | 'limits'
->): TargetResolver {
+}: {
+  authenticator: Authenticator;
+  billing: Billing;
+  database: Database;
+  dispatchTokens: DispatchTokens;
+  limits: { functionWindowMaxS: number };
+}): TargetResolver {
   async function callerOf(token: string): Promise<GrantedCredential | undefined> {
     if (tokenKind(token) === 'apiKey') {
       // Without the cache: a revoked key must not get a grant.

@@ -11,8 +11,8 @@ import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
 import type { ClusterNotifier } from '../../platform/events/cluster-notifier.ts';
 import type { EventBus } from '../../platform/events/event-bus.ts';
 import type { TargetEnd } from '../../edge/gateways/target-resolver.ts';
-import type { ControlLimits } from '../../limits.ts';
 import type { Lifecycle } from '../../compute/sandboxes/lifecycle.ts';
+import type { StateDeadlines } from '../../compute/sandboxes/transitions.ts';
 import type { Scheduler } from '../../compute/scheduler/scheduler.ts';
 import * as leases from './leases.ts';
 import { insertInstance, instanceSandbox, type Purpose } from './new-instance.ts';
@@ -84,6 +84,16 @@ export interface FunctionInstances {
   retireDrained(): Promise<void>;
 }
 
+/** The settings of instances. */
+export interface InstanceLimits {
+  /** How long a gateway keeps an instance of a function without a connection, in milliseconds. */
+  functionLeaseMs: number;
+  /** How long another gateway may take an instance that was released or whose lease ran out, in milliseconds. */
+  functionGraceMs: number;
+  /** How long a gateway, or the try of a version, waits for another instance to end where `max_instances` is reached, in milliseconds. */
+  functionFullMs: number;
+}
+
 export interface FunctionInstancesOptions {
   database: Database;
   lifecycle: Lifecycle;
@@ -92,7 +102,7 @@ export interface FunctionInstancesOptions {
   changes: ChangeNotifier;
   cluster: ClusterNotifier;
   events: EventBus;
-  limits: ControlLimits;
+  limits: InstanceLimits & { deadlines: Pick<StateDeadlines, 'pending'> };
   templates: FunctionTemplates;
   log: Logger;
 }

@@ -1,7 +1,7 @@
 /** Writes invocations that no client waits for, with their payloads: all of a call in one statement, or none. */
 import { functionNotFound, notFound, quote } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
-import { quotaRefusal, RECOUNT, type Exceeded } from '../../tenancy/quotas/quotas.ts';
+import { quotaRefusal, RECOUNT, type Exceeded } from '../../platform/quotas/quota-refusal.ts';
 import type { PayloadHeaders } from './payload-headers.ts';
 
 export interface Payload {

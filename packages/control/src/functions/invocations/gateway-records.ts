@@ -1,10 +1,12 @@
+import type { Billing } from '../../tenancy/billing/billing.ts';
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
 import {
   badRequest,
   internalOperations,
   RUNNING_INVOCATIONS_MS,
   type ServedInvocation,
 } from '@releap/contract';
-import type { ControlContext } from '../../context.ts';
 import type { Module } from '../../platform/module.ts';
 import { chargeRunning, endAbandoned } from './running.ts';
 import { recordFinished, type FinishedInvocation } from './store.ts';
@@ -12,8 +14,14 @@ import { recordFinished, type FinishedInvocation } from './store.ts';
 /** Without a report for this long, the gateway of a synchronous invocation has died. */
 const ABANDONED_MS = 6 * RUNNING_INVOCATIONS_MS;
 
+export interface GatewayRecordsModuleOptions {
+  billing: Billing;
+  database: Database;
+  log: Logger;
+}
+
 /** What gateways report: invocations that run, and those that they have served for clients that waited. */
-export function gatewayRecordsModule({ database, billing, log }: ControlContext): Module {
+export function gatewayRecordsModule({ database, billing, log }: GatewayRecordsModuleOptions): Module {
   return {
     name: 'gateway-records',
     routes({ gateway }) {

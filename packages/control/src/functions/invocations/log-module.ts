@@ -1,5 +1,7 @@
+import type { Database } from '@releap/database';
+import type { HostClient } from '../../fleet/runners/host-client.ts';
+import type { Logger } from 'pino';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { Module } from '../../platform/module.ts';
 import { MAY_REPORT } from '../versions/teardown.ts';
 import { invocationLogRoutes } from './log-routes.ts';
@@ -26,8 +28,15 @@ const ERASE = statement<{ gone: number; is_left: boolean }>(
           exists (select 1 from invocations i where i.project_id = $1 and i.id not in (select id from gone)) as is_left`,
 );
 
+export interface InvocationLogModuleOptions {
+  database: Database;
+  hosts: HostClient;
+  limits: { invocationRetentionDays: number; teardownGraceMs: number };
+  log: Logger;
+}
+
 /** The log of invocations: reads, retention and teardown. */
-export function invocationLogModule(context: ControlContext): Module {
+export function invocationLogModule(context: InvocationLogModuleOptions): Module {
   const { database, limits, log } = context;
   return {
     name: 'invocation-log',

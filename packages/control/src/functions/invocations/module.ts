@@ -1,6 +1,12 @@
+import type { Billing } from '../../tenancy/billing/billing.ts';
+import type { ClusterNotifier } from '../../platform/events/cluster-notifier.ts';
+import type { Database } from '@releap/database';
+import type { DispatchTokens } from '../versions/dispatch-token.ts';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Logger } from 'pino';
+import type { Regions } from '../../fleet/regions/regions.ts';
 import { newUuid } from '@releap/contract';
 import { Counter } from 'prom-client';
-import type { ControlContext } from '../../context.ts';
 import { gatewayAddress } from '../versions/gateway-address.ts';
 import { gauge } from '../../platform/metrics/scraped.ts';
 import type { Module } from '../../platform/module.ts';
@@ -16,7 +22,18 @@ const BACKLOG = 'invocations';
 const RENEW_MS = LEASE_MS / 3;
 const SWEEP_MS = 2_000;
 
-export function invocationsModule(context: ControlContext): Module {
+export interface InvocationsModuleOptions {
+  billing: Billing;
+  cleanup: AsyncDisposableStack;
+  cluster: ClusterNotifier;
+  database: Database;
+  dispatchTokens: DispatchTokens;
+  events: EventBus;
+  log: Logger;
+  regions: Regions;
+}
+
+export function invocationsModule(context: InvocationsModuleOptions): Module {
   const { billing, cleanup, cluster, database, dispatchTokens, events, log, regions } = context;
   const sender = createSender();
   cleanup.defer(() => sender.close());

@@ -1,4 +1,6 @@
 /** `POST /fns/:name/spawn`, `POST /fns/:name/map` and `GET /invocations/:id`. */
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
 import { createHash } from 'node:crypto';
 import { buffer } from 'node:stream/consumers';
 import {
@@ -12,7 +14,6 @@ import {
   type InvocationStatus,
 } from '@releap/contract';
 import { queryOne, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import { enqueue } from './enqueue.ts';
 import { payloadHeaders } from './payload-headers.ts';
@@ -42,7 +43,7 @@ const GET = statement<StoredInvocation>(
 
 export function invocationRoutes(
   { workload }: Planes,
-  { database, events }: Pick<ControlContext, 'database' | 'events'>,
+  { database, events }: { database: Database; events: EventBus },
 ): void {
   workload.operation(
     invocationOperations.spawnInvocation,

@@ -7,7 +7,7 @@ import { newUuid } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import { BACKLOG_REFUSAL } from '../invocations/enqueue.ts';
-import { quotaRefusal, type Exceeded } from '../../tenancy/quotas/quotas.ts';
+import { quotaRefusal, type Exceeded } from '../../platform/quotas/quota-refusal.ts';
 import { nextRun } from './cron.ts';
 
 interface Due {

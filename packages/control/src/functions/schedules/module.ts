@@ -1,12 +1,20 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Logger } from 'pino';
 import type { Module } from '../../platform/module.ts';
 import { fireSchedules } from './fire.ts';
 import { scheduleRoutes } from './routes.ts';
 
 const FIRE_MS = 1_000;
 
+export interface SchedulesModuleOptions {
+  database: Database;
+  events: EventBus;
+  log: Logger;
+}
+
 /** Deleted with their function. */
-export function schedulesModule(context: ControlContext): Module {
+export function schedulesModule(context: SchedulesModuleOptions): Module {
   const { database, events, log } = context;
   return {
     name: 'schedules',

@@ -2,8 +2,14 @@
  * Tries pending versions: one instance is started, and when its handler listens, the version can serve. The instance is deleted
  * afterwards. Progress is in rows, so that any server continues after another one.
  */
+import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { FunctionTemplates } from './templates.ts';
+import type { HostClient } from '../../fleet/runners/host-client.ts';
+import type { FunctionInstances } from '../instances/instances.ts';
+import type { Logger } from 'pino';
 import { ApiError, FairShare } from '@releap/contract';
-import type { ControlContext } from '../../context.ts';
 import type { TargetEnd } from '../../edge/gateways/target-resolver.ts';
 import { pinned } from '../../compute/sandboxes/assignment.ts';
 import { InstanceEnded, type LeaseHolder } from '../instances/instances.ts';
@@ -63,18 +69,17 @@ export function createProber({
   limits,
   log,
   serverId,
-}: Pick<
-  ControlContext,
-  | 'changes'
-  | 'database'
-  | 'events'
-  | 'functionTemplates'
-  | 'hosts'
-  | 'instances'
-  | 'limits'
-  | 'log'
-  | 'serverId'
->): Prober {
+}: {
+  changes: ChangeNotifier;
+  database: Database;
+  events: EventBus;
+  functionTemplates: FunctionTemplates;
+  hosts: HostClient;
+  instances: FunctionInstances;
+  limits: { functionListenMs: number };
+  log: Logger;
+  serverId: string;
+}): Prober {
   const states = createVersionStates(database, events);
   const stop = new AbortController();
   const trying = new Map<string, Promise<void>>();

@@ -6,7 +6,7 @@ import { newUuid } from '@releap/contract';
 import type { Database, Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
-import type { ControlLimits } from '../../limits.ts';
+import type { Overcommit } from '../../compute/scheduler/overcommit.ts';
 import { readSomeHosts } from '../../compute/scheduler/hosts.ts';
 import { choose, isOvercommitted } from '../../compute/scheduler/placement.ts';
 import { insertSnapshot, snapshotRefusal } from '../../compute/snapshots/create.ts';
@@ -43,7 +43,7 @@ export interface FunctionTemplates {
 export interface FunctionTemplatesOptions {
   changes: ChangeNotifier;
   database: Database;
-  limits: ControlLimits;
+  limits: { overcommit: Overcommit; snapshotDeadlineMs: number };
   snapshots: Snapshots;
   log: Logger;
 }

@@ -1,6 +1,6 @@
 /** Images that are built for versions. Rows record the work, so any server continues it. */
+import type { Database } from '@releap/database';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import { deleteFunctionImages, imageBuilds } from '../../storage/images/function-images.ts';
 import type { VersionStates } from './version-states.ts';
 
@@ -30,7 +30,7 @@ const SUPERSEDED_OF = superseded('function-versions-superseded-of', 'f.id = any(
 
 /** Moves versions whose build has ended. */
 export async function followBuilds(
-  { database }: Pick<ControlContext, 'database'>,
+  { database }: { database: Database },
   states: VersionStates,
 ): Promise<void> {
   for (let after = LOWEST_ID; ; ) {
@@ -60,7 +60,7 @@ export async function followBuilds(
  * @param functions absent: all, each of which is read
  */
 export async function deleteSuperseded(
-  { database }: Pick<ControlContext, 'database'>,
+  { database }: { database: Database },
   functions?: readonly string[],
 ): Promise<void> {
   for (let deleted = BATCH; deleted === BATCH; ) {

@@ -2,6 +2,8 @@
  * `PATCH /fns/:name/config`: what changes in place, on the current version and on newer ones that are built or tried to replace it.
  * Otherwise a change right after a deploy would be gone when that version becomes the current one.
  */
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
 import {
   checkScaledownWindow,
   functionNotFound,
@@ -11,7 +13,6 @@ import {
   type FunctionConfigUpdate,
 } from '@releap/contract';
 import { queryOne, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import { IS_DELETED } from './deleted-name.ts';
 import { functionByName } from './functions.ts';
 
@@ -40,7 +41,11 @@ const UPDATE = statement<FunctionConfig & { function_id: string }>(
 
 /** @throws 400, 404 */
 export async function updateConfig(
-  { database, events, limits }: Pick<ControlContext, 'database' | 'events' | 'limits'>,
+  {
+    database,
+    events,
+    limits,
+  }: { database: Database; events: EventBus; limits: { functionWindowMaxS: number } },
   projectId: string,
   name: string,
   body: FunctionConfigUpdate,

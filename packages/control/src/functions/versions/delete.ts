@@ -3,9 +3,13 @@
  * without a current version, as long as something refers to it: instances that end, and the log of its invocations, which are
  * charged. A periodic task, or the teardown of the project, removes it then.
  */
+import type { BuildQueue } from '../../storage/images/build-queue.ts';
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Lifecycle } from '../../compute/sandboxes/lifecycle.ts';
+import type { Snapshots } from '../../compute/snapshots/snapshots.ts';
 import { functionNotFound } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import { deleteFunctionImages } from '../../storage/images/function-images.ts';
 import { IS_DELETED, isDeletedName } from './deleted-name.ts';
 
@@ -83,7 +87,13 @@ const PURGE = statement(
    delete from function_meters m using gone where m.function_id = gone.id`,
 );
 
-type DeleteContext = Pick<ControlContext, 'builds' | 'database' | 'events' | 'lifecycle' | 'snapshots'>;
+type DeleteContext = {
+  builds: BuildQueue;
+  database: Database;
+  events: EventBus;
+  lifecycle: Lifecycle;
+  snapshots: Snapshots;
+};
 
 /** @throws 404 */
 export async function deleteFunction(context: DeleteContext, projectId: string, name: string): Promise<void> {
@@ -99,7 +109,7 @@ export async function deleteFunction(context: DeleteContext, projectId: string, 
 
 /** Deletes all functions of a project, in batches. What they have left ends with the project's sandboxes, snapshots and images. */
 export async function deleteFunctionsOf(
-  { database, events }: Pick<ControlContext, 'database' | 'events'>,
+  { database, events }: { database: Database; events: EventBus },
   projectId: string,
 ): Promise<void> {
   for (;;) {

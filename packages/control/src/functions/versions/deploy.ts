@@ -1,4 +1,12 @@
 /** `POST /fns`: function and version in one statement, whose lock of the function's row numbers the versions. */
+import type { Artifacts } from '../../storage/artifacts/artifacts.ts';
+import type { Billing } from '../../tenancy/billing/billing.ts';
+import type { BuildQueue } from '../../storage/images/build-queue.ts';
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { ReadImage } from '../../storage/images/resolve-root.ts';
+import type { Regions } from '../../fleet/regions/regions.ts';
+import type { Scheduler } from '../../compute/scheduler/scheduler.ts';
 import {
   checkScaledownWindow,
   badRequest,
@@ -10,7 +18,6 @@ import {
 } from '@releap/contract';
 import { isUniqueViolation, queryOne, statement, type Queryable } from '@releap/database';
 import type { Principal } from '../../platform/auth/authenticator.ts';
-import type { ControlContext } from '../../context.ts';
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
 import { functionImageName } from '../../storage/images/function-images.ts';
 import { putImage, type NewImage } from '../../storage/images/images.ts';
@@ -27,18 +34,17 @@ import { IS_DELETED } from './deleted-name.ts';
 import { functionByName } from './functions.ts';
 import { NOTHING_SERVES } from './version-states.ts';
 
-export type DeployContext = Pick<
-  ControlContext,
-  | 'artifacts'
-  | 'billing'
-  | 'builds'
-  | 'database'
-  | 'events'
-  | 'limits'
-  | 'readImage'
-  | 'regions'
-  | 'scheduler'
->;
+export type DeployContext = {
+  artifacts: Artifacts;
+  billing: Billing;
+  builds: BuildQueue;
+  database: Database;
+  events: EventBus;
+  limits: { functionWindowMaxS: number };
+  readImage: ReadImage;
+  regions: Regions;
+  scheduler: Scheduler;
+};
 
 interface Written {
   function_id: string;

@@ -1,4 +1,6 @@
 /** `POST /fns/:name/public`: whether a function can be called without an API key. */
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
 import {
   functionNotFound,
   tokenDigest,
@@ -6,7 +8,6 @@ import {
   type FunctionPublicUpdate,
 } from '@releap/contract';
 import { queryOne, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
 
 /** A token that is there stays. $1 project, $2 name, $3 enabled, $4 whether a token is required, $5 digest of a new one */
@@ -19,7 +20,7 @@ const UPDATE = statement<{ id: string; token_hash: Buffer | null }>(
 
 /** @throws 404 */
 export async function setPublic(
-  { database, events }: Pick<ControlContext, 'database' | 'events'>,
+  { database, events }: { database: Database; events: EventBus },
   projectId: string,
   name: string,
   { enabled, require_token = false }: FunctionPublicUpdate,

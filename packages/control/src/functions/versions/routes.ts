@@ -1,3 +1,6 @@
+import type { BlobStore } from '../../storage/artifacts/blob-store.ts';
+import type { Lifecycle } from '../../compute/sandboxes/lifecycle.ts';
+import type { Snapshots } from '../../compute/snapshots/snapshots.ts';
 import {
   BOUNDS,
   clampLimit,
@@ -24,7 +27,6 @@ import {
   type FunctionVersionRow,
   type Queryable,
 } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import { newestFirst } from '../../platform/newest-first.ts';
 import { deleteFunction } from './delete.ts';
@@ -97,7 +99,12 @@ async function withVersions(
   });
 }
 
-type FunctionRoutes = DeployContext & Pick<ControlContext, 'blobs' | 'lifecycle' | 'platform' | 'snapshots'>;
+type FunctionRoutes = DeployContext & {
+  blobs: BlobStore;
+  lifecycle: Lifecycle;
+  platform: PlatformLimits;
+  snapshots: Snapshots;
+};
 
 export function functionRoutes({ workload }: Planes, context: FunctionRoutes): void {
   const { database, platform } = context;

@@ -1,6 +1,7 @@
 /** The end of the functions of a deleted project. Their rows stay until their invocations are recorded and charged. */
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { TeardownStep } from '../../platform/teardown/step.ts';
 import { deleteFunctionsOf } from './delete.ts';
 
@@ -27,9 +28,11 @@ const ERASE = statement(
    select 1 from functions where project_id = $1 and id not in (select id from gone) limit 1`,
 );
 
-export function functionTeardown(
-  context: Pick<ControlContext, 'database' | 'events' | 'limits'>,
-): TeardownStep[] {
+export function functionTeardown(context: {
+  database: Database;
+  events: EventBus;
+  limits: { teardownGraceMs: number };
+}): TeardownStep[] {
   const { database, limits } = context;
   return [
     // Their instances are sandboxes, which end with those of the project.

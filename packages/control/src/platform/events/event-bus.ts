@@ -2,18 +2,23 @@
 import type { CpuReading } from '@releap/contract';
 import type { SandboxRow, SnapshotRow } from '@releap/database';
 import type { Logger } from 'pino';
-import type { LocationChange } from '../../storage/artifacts/artifact-statements.ts';
-import type { Link } from '../../fleet/runners/link.ts';
-import type { CopyChange } from '../../storage/volumes/copy-statements.ts';
 import type { Changed } from './cluster-notifier.ts';
+
+/** A resource on a host whose assignment has changed. */
+export interface AssignmentChange {
+  id: string;
+  runner_id: string;
+  generation: number;
+  assigned_to_runner: boolean;
+}
 
 export interface ControlEvents {
   /** Committed changes that this server made. */
   'sandboxes-changed': readonly SandboxRow[];
   'snapshots-changed': readonly SnapshotRow[];
-  'artifacts-changed': readonly LocationChange[];
+  'artifacts-changed': readonly AssignmentChange[];
   /** Copies of volumes on hosts. */
-  'volumes-changed': readonly CopyChange[];
+  'volumes-changed': readonly AssignmentChange[];
   /** Functions with these ids have changed: their current version, its configuration, or who may call them; or are deleted. */
   'functions-changed': readonly string[];
   /** A gateway waits for capacity of these functions (UUIDs): others are to end idle instances. */
@@ -31,7 +36,7 @@ export interface ControlEvents {
   /** A host may have free capacity now that it had not before. */
   'capacity-released': undefined;
   /** A runner has connected here and takes work. */
-  'runner-ready': Link;
+  'runner-ready': undefined;
   /** CPU counters that a runner has reported. */
   'runner-usage': { runnerId: string; readings: readonly CpuReading[] };
   /** These projects were deleted; their contents are still there. */

@@ -1,4 +1,7 @@
-import type { ControlContext } from '../../context.ts';
+import type { ChangeNotifier } from './change-notifier.ts';
+import type { ClusterNotifier } from './cluster-notifier.ts';
+import type { EventBus } from './event-bus.ts';
+import type { Database } from '@releap/database';
 import type { Module } from '../module.ts';
 
 /** Well below the time after which other servers take this one for gone. */
@@ -6,8 +9,23 @@ const HEARTBEAT_MS = 5_000;
 /** How often requests that wait look again, and runners are told what they missed, while other servers are there. */
 const RECHECK_MS = 10_000;
 
+export interface ClusterModuleOptions {
+  changes: ChangeNotifier;
+  cluster: ClusterNotifier;
+  events: EventBus;
+  heartbeats: Database;
+  /** Those that are connected to this server. */
+  runners: { resync(): Promise<void> };
+}
+
 /** Passes changes on to requests that wait here, and to the other servers. */
-export function clusterModule({ changes, cluster, events, heartbeats, runners }: ControlContext): Module {
+export function clusterModule({
+  changes,
+  cluster,
+  events,
+  heartbeats,
+  runners,
+}: ClusterModuleOptions): Module {
   const publish = (
     kind: string,
     rows: readonly {

@@ -1,15 +1,14 @@
 import { ApiError, badRequest, BOUNDS, internalError, unavailable } from '@releap/contract';
-import { blobRefusal } from '../../storage/artifacts/blob-refusal.ts';
-import { BlobError } from '../../storage/artifacts/blob-store.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 import { isDatabaseUnavailable } from '@releap/database';
-import { asQuotaRefusal } from '../../tenancy/quotas/quotas.ts';
+import { asQuotaRefusal } from '../quotas/quota-refusal.ts';
 import type { FastifyReply, FastifyRequest } from 'fastify';
+import { RefusableError } from './refusable-error.ts';
 
 /** Maps any thrown value to the contract's error form. Only messages that are meant for clients are returned to them. */
 function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
-  if (error instanceof BlobError) return blobRefusal(error);
+  if (error instanceof RefusableError) return error.refusal();
   if (error instanceof KeysUnavailableError)
     return new ApiError(503, 'encryption is temporarily unavailable; nothing was written: try again later', {
       headers: unavailable('').headers,
@@ -36,7 +35,7 @@ function toApiError(error: unknown): ApiError {
   return internalError(error);
 }
 
-type AnswerError = (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
+export type AnswerError = (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
 
 /** Answers errors with the body that `form` makes of them, and logs those that clients cannot mend. */
 export function errorAnswer(form: (refusal: ApiError) => object): AnswerError {

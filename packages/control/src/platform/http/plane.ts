@@ -30,7 +30,7 @@ import { RANDOM, type IdGenerator } from '../idempotency/id-generator.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
 import { abortSignalOf } from './abort-signal.ts';
 import { acceptJson } from './bodies.ts';
-import { answerError } from './errors.ts';
+import { answerError, type AnswerError } from './errors.ts';
 import { subjectOf, type Operator } from './identity.ts';
 import { acceptUploads, uploadOf, type Upload } from './uploads.ts';
 
@@ -96,7 +96,7 @@ export interface PlaneOptions {
   /** The response to an unknown path below its prefix. */
   answerNotFound?: (request: FastifyRequest, reply: FastifyReply) => void;
   /** Writes an error in this plane's form. */
-  answerError?: (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
+  answerError?: AnswerError;
 }
 
 export function createPlane<S extends Security>(options: PlaneOptions): Plane<S> {

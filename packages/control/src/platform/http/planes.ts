@@ -1,15 +1,11 @@
 /** The planes of a control server. */
 import { COMPAT_PREFIX, internalOperations, operations, type Operation } from '@releap/contract';
-import type { Database } from '@releap/database';
 import type { FastifyPluginCallback } from 'fastify';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { CallerAuthenticator } from '../auth/caller.ts';
-import { answerCompatError, answerUnlisted } from '../../edge/compat/errors.ts';
 import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
 import type { ControlTokens } from '../credentials/token-set.ts';
 import type { Idempotency } from '../idempotency/idempotency.ts';
-import type { KeyAudit } from '../../tenancy/management/key-audit.ts';
-import { audited } from '../../tenancy/operator/audit.ts';
 import {
   type AsyncGuard,
   type Guard,
@@ -21,7 +17,7 @@ import {
   workloadGuard,
 } from './guards.ts';
 import type { ObserveRequest } from '../metrics/instruments.ts';
-import { createPlane, type Plane } from './plane.ts';
+import { createPlane, type Plane, type PlaneOptions } from './plane.ts';
 import { createRateLimiter, NO_RATE_LIMITS, type RateLimits } from './rate-limits.ts';
 
 export interface Planes {
@@ -42,11 +38,15 @@ export interface Planes {
 }
 
 export interface PlanesOptions {
+  /** Adds the audit of what API keys change. */
+  auditKeys: (plane: Plane<'workload'>) => Plane<'workload'>;
+  /** Adds the audit of what the operator does. */
+  auditOperator: (plane: Plane<'operator'>) => Plane<'operator'>;
+  /** How the facade answers errors and unknown routes. */
+  facade: Pick<PlaneOptions, 'answerError' | 'answerNotFound'>;
   authenticator: Authenticator;
   callers: CallerAuthenticator;
-  keyAudit: KeyAudit;
   idempotency: Idempotency;
-  database: Database;
   tokens: ControlTokens;
   runnerCredentials: RunnerCredentials;
   rateLimits?: RateLimits | undefined;
@@ -72,7 +72,7 @@ export interface MountablePlanes {
 }
 
 export function createPlanes(options: PlanesOptions): MountablePlanes {
-  const { authenticator, callers, keyAudit, tokens, runnerCredentials } = options;
+  const { authenticator, auditKeys, auditOperator, callers, tokens, runnerCredentials } = options;
   const shared = { idempotency: options.idempotency, onAnswer: options.onAnswer };
   const limiter = createRateLimiter(options.rateLimits ?? NO_RATE_LIMITS);
   const guards = { workload: workloadGuard(authenticator, limiter), address: publicGuard(limiter) };
@@ -83,21 +83,17 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
       unguarded: Object.values<Operation>(operations).filter(({ rateLimited }) => rateLimited === false),
       ...shared,
     }),
-    workload: keyAudit.audited(createPlane<'workload'>({ guard: guards.workload, ...shared })),
-    compat: keyAudit.audited(
+    workload: auditKeys(createPlane<'workload'>({ guard: guards.workload, ...shared })),
+    compat: auditKeys(
       createPlane<'workload'>({
         guard: guards.workload,
         prefix: COMPAT_PREFIX,
-        answerNotFound: answerUnlisted,
-        answerError: answerCompatError,
+        ...options.facade,
         ...shared,
       }),
     ),
     management: createPlane<'management'>({ guard: managementGuard(callers, limiter), ...shared }),
-    operator: audited(
-      createPlane<'operator'>({ guard: operatorGuard(tokens.operator), ...shared }),
-      options.database,
-    ),
+    operator: auditOperator(createPlane<'operator'>({ guard: operatorGuard(tokens.operator), ...shared })),
     runner: createPlane<'runner'>({
       guard: runnerGuard(runnerCredentials),
       // A joining runner has no credential yet.

@@ -1,13 +1,6 @@
 /** The Fastify server on which planes are mounted. */
 import type { Server } from 'node:http';
-import {
-  ApiError,
-  BOUNDS,
-  COMPAT_PREFIX,
-  discardBody,
-  REQUEST_ID_HEADER,
-  requestIdSource,
-} from '@releap/contract';
+import { ApiError, BOUNDS, discardBody, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
 import fastify, {
   LogController,
   type FastifyBaseLogger,
@@ -15,9 +8,8 @@ import fastify, {
   type FastifyPluginCallback,
 } from 'fastify';
 import type { Logger } from 'pino';
-import { answerCompatError } from '../../edge/compat/errors.ts';
 import { BODY_LIMITS, watchBody, type BodyLimits } from './body-deadline.ts';
-import { answerError } from './errors.ts';
+import { answerError, type AnswerError } from './errors.ts';
 import { decorateRequests } from './identity.ts';
 import { routeNotFound } from './plane.ts';
 
@@ -35,6 +27,8 @@ export interface HttpServerOptions {
   plugins: readonly FastifyPluginCallback[];
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
   trustedProxies?: readonly string[];
+  /** How errors below these prefixes are answered that no plane gets to see. */
+  answers?: readonly { prefix: string; answerError: AnswerError }[];
   /** Deadlines of request bodies. */
   bodyLimits?: BodyLimits;
   log: Logger;
@@ -48,7 +42,7 @@ const HEADERS_MS = 60_000;
 const CLOSE_MS = 3_000;
 
 export function createHttpServer(options: HttpServerOptions): HttpServer {
-  const { plugins, trustedProxies = [], bodyLimits = BODY_LIMITS, log } = options;
+  const { plugins, trustedProxies = [], answers = [], bodyLimits = BODY_LIMITS, log } = options;
   const closing = new AbortController();
   const base: FastifyBaseLogger = log;
   const app = fastify({
@@ -64,7 +58,11 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     genReqId: (request) => requestId(request.headers[REQUEST_ID_HEADER]),
     // Of paths that no plane gets to see.
     frameworkErrors: (error, request, reply) =>
-      (request.url.startsWith(COMPAT_PREFIX) ? answerCompatError : answerError)(error, request, reply),
+      (answers.find(({ prefix }) => request.url.startsWith(prefix))?.answerError ?? answerError)(
+        error,
+        request,
+        reply,
+      ),
     clientErrorHandler(error, socket) {
       if (!socket.writable || (error as NodeJS.ErrnoException).code === 'ECONNRESET') {
         socket.destroy();

@@ -1,10 +1,17 @@
 /** `GET /metrics`, and the metrics of the process and its database connections. */
+import type { Database } from '@releap/database';
+import type { Registry } from 'prom-client';
 import { operatorOperations } from '@releap/contract';
 import { collectDefaultMetrics, Gauge } from 'prom-client';
-import type { ControlContext } from '../../context.ts';
 import type { Module } from '../module.ts';
 
-export function metricsModule({ database, heartbeats, metrics }: ControlContext): Module {
+export interface MetricsModuleOptions {
+  database: Database;
+  heartbeats: Database;
+  metrics: Registry;
+}
+
+export function metricsModule({ database, heartbeats, metrics }: MetricsModuleOptions): Module {
   return {
     name: 'metrics',
     routes({ operator }) {

@@ -1,4 +1,5 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
 import type { Module } from '../module.ts';
 import { dropEndedPartitions, makePartitions } from './partitions.ts';
 import { purgeEnded, purgeLostRunners, purgeOperatorAudit } from './purge.ts';
@@ -7,7 +8,13 @@ const PARTITIONS_MS = 3_600_000;
 const PURGE_MS = 60_000;
 const HOSTS_MS = 6 * 3_600_000;
 
-export function retentionModule({ database, limits, log }: ControlContext): Module {
+export interface RetentionModuleOptions {
+  database: Database;
+  limits: { auditRetentionDays: number; retentionDays: number };
+  log: Logger;
+}
+
+export function retentionModule({ database, limits, log }: RetentionModuleOptions): Module {
   return {
     name: 'retention',
     tasks: [

@@ -1,6 +1,8 @@
+import type { Database } from '@releap/database';
+import type { EventBus } from '../events/event-bus.ts';
+import type { Logger } from 'pino';
 import { internalOperations } from '@releap/contract';
 import { queryAll, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { Module } from '../module.ts';
 import type { TeardownStep } from './step.ts';
 import { createTeardown } from './teardown.ts';
@@ -10,8 +12,16 @@ const DELETED = statement<{ id: string }>(
   'select id from projects where id = any($1::uuid[]) and deleted_at is not null',
 );
 
+export interface TeardownModuleOptions {
+  cleanup: AsyncDisposableStack;
+  database: Database;
+  events: EventBus;
+  limits: { sweepMs: number; teardownGraceMs: number };
+  log: Logger;
+}
+
 /** @param steps of all modules */
-export function teardownModule(context: ControlContext, steps: readonly TeardownStep[]): Module {
+export function teardownModule(context: TeardownModuleOptions, steps: readonly TeardownStep[]): Module {
   const { database, limits, log, events, cleanup } = context;
   const teardown = createTeardown({ database, steps, graceMs: limits.teardownGraceMs, log });
   cleanup.defer(() => teardown.close());

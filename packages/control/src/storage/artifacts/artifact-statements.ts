@@ -1,14 +1,7 @@
 /** The SQL of artifacts and their locations. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { statement } from '@releap/database';
 import { IS_MADE } from '../images/built-root.ts';
-
-/** A location whose assignment has changed. */
-export interface LocationChange {
-  id: string;
-  runner_id: string;
-  generation: number;
-  assigned_to_runner: boolean;
-}
 
 export interface AssignedLocation {
   id: string;
@@ -64,7 +57,7 @@ export const REGISTER_CHANGED_SNAPSHOTS = registerSnapshots('artifacts-register-
 export const REGISTER_ALL_SNAPSHOTS = registerSnapshots('artifacts-register-all', 'true');
 
 /** Images that only the host that built them has, which must not remove them. */
-export const REGISTER_IMAGES = statement<LocationChange>(
+export const REGISTER_IMAGES = statement<AssignmentChange>(
   'artifacts-register-images',
   `with built as (
      select distinct on (i.project_id, i.manifest_name) i.project_id, i.manifest_name as digest, j.runner_id
@@ -93,7 +86,7 @@ export const HOSTS = statement<{ hosts: number }>(
 );
 
 /** Starts uploads. $1 whether all are stored, not only those that a request waits for; $2 rows */
-export const START_UPLOADS = statement<LocationChange>(
+export const START_UPLOADS = statement<AssignmentChange>(
   'artifacts-start-uploads',
   `with chosen as (
      select distinct on (a.id) l.id
@@ -139,7 +132,7 @@ export const STORE_PARTS = statement(
    select s.id, t.name, t.digest, t.bytes from stored s, unnest($2::text[], $3::text[], $4::bigint[]) as t(name, digest, bytes)`,
 );
 /** The upload has ended: the host only has it. $1 location, $2 runner, $3 generation, $4 error, $5 pause in milliseconds */
-export const END_UPLOAD = statement<LocationChange>(
+export const END_UPLOAD = statement<AssignmentChange>(
   'artifact-end-upload',
   `with proofs as (delete from artifact_uploads where location_id = $1 and $4::text is null)
    update artifact_locations l set desired = 'present', generation = generation + 1, updated_at = now(),
@@ -159,7 +152,7 @@ export const PRESENT = statement(
     where id = $1 and runner_id = $2 and generation = $3 and desired = 'present' and status <> 'present'`,
 );
 /** The host could not fetch it, or no longer has it. The next placement there tries again. $1 location, $2 runner, $3 generation */
-export const LOST = statement<LocationChange>(
+export const LOST = statement<AssignmentChange>(
   'artifact-lost',
   `delete from artifact_locations l
     where l.id = $1 and l.runner_id = $2 and l.generation = $3 and l.desired in ('present', 'deleted')
@@ -167,7 +160,7 @@ export const LOST = statement<LocationChange>(
 );
 
 /** The artifacts that these sandboxes need on their hosts, where these do not have them. $1 sandboxes */
-export const PLACE = statement<LocationChange>(
+export const PLACE = statement<AssignmentChange>(
   'artifacts-place',
   `insert into artifact_locations as l (id, artifact_id, runner_id, desired, status, held)
    select distinct on (a.id, s.runner_id) gen_random_uuid(), a.id, s.runner_id, 'present', 'pending', true
@@ -220,7 +213,7 @@ export const UNNEEDED = statement<{ id: string }>(
     order by unneeded_since limit $2`,
 );
 /** Their parts are no longer named, and their hosts remove them. $1 artifacts */
-export const REMOVE_LOCATIONS = statement<LocationChange>(
+export const REMOVE_LOCATIONS = statement<AssignmentChange>(
   'artifacts-remove-locations',
   `with parts as (delete from artifact_parts where artifact_id = any($1::uuid[])),
    unstored as (update artifacts set stored_at = null where id = any($1::uuid[]) and stored_at is not null)

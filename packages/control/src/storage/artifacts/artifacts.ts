@@ -1,8 +1,8 @@
 /** Which images and snapshots are uploaded to the store, and removed from it and from hosts. docs/decisions/0025-artifacts.md */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { queryAll, queryOne, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import * as sql from './artifact-statements.ts';
-import type { LocationChange } from './artifact-statements.ts';
 
 export interface Artifacts {
   /** Registers new images and starts uploads. Safe to repeat, and to run twice at once, as `collect` is. */
@@ -19,7 +19,7 @@ export interface Artifacts {
    * These sandboxes were placed: their hosts fetch what they need. Inside the caller's transaction; pass the result to
    * `announce` after the commit.
    */
-  placed(on: Queryable, sandboxIds: readonly string[]): Promise<LocationChange[]>;
+  placed(on: Queryable, sandboxIds: readonly string[]): Promise<AssignmentChange[]>;
   /**
    * Whether hosts of the region can have this image, which was built: one has it, or it is in the store. Otherwise it is
    * uploaded, so that a later request finds it.
@@ -27,14 +27,14 @@ export interface Artifacts {
   isImageAvailable(projectId: string, digest: string, region: string): Promise<boolean>;
   /** A request needs the artifact in the store: it is uploaded even if it would not be otherwise. */
   want(artifactId: string): Promise<void>;
-  announce(changes: readonly LocationChange[]): void;
+  announce(changes: readonly AssignmentChange[]): void;
 }
 
 export interface ArtifactsOptions {
   database: Database;
   /** The store is one that outlives this machine: everything is uploaded. */
   storeAll: boolean;
-  onChanged: (changes: readonly LocationChange[]) => void;
+  onChanged: (changes: readonly AssignmentChange[]) => void;
   log: Logger;
 }
 

@@ -3,6 +3,8 @@
  * write through the internal listener. A folder (folder-store.ts) or an S3 bucket (s3-store.ts).
  */
 import type { Readable } from 'node:stream';
+import { ApiError, badRequest, unavailable } from '@releap/contract';
+import { RefusableError } from '../../platform/http/refusable-error.ts';
 
 export interface Blob {
   /** `sha256:<hex>` */
@@ -46,13 +48,23 @@ export type BlobFailure =
   | 'unavailable';
 
 /** Its message is fit for the caller of a request; it contains no credential. */
-export class BlobError extends Error {
+export class BlobError extends RefusableError {
   override name = 'BlobError';
   readonly failure: BlobFailure;
 
   constructor(failure: BlobFailure, message: string, options?: ErrorOptions) {
     super(message, options);
     this.failure = failure;
+  }
+
+  /** The response to a request whose content could not be stored or read. */
+  refusal(): ApiError {
+    const { failure, message } = this;
+    if (failure === 'too-large' || failure === 'digest') return badRequest(message);
+    return new ApiError(503, `${message}: try again later`, {
+      headers: unavailable('').headers,
+      cause: this,
+    });
   }
 }
 

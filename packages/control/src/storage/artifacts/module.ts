@@ -1,4 +1,8 @@
-import type { ControlContext } from '../../context.ts';
+import type { Artifacts } from './artifacts.ts';
+import type { BlobStore } from './blob-store.ts';
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Logger } from 'pino';
 import type { Module } from '../../platform/module.ts';
 import { createVolumeUploads } from '../volumes/uploads.ts';
 import { blobAccess } from './blob-access.ts';
@@ -11,7 +15,16 @@ const HOUR_MS = 3_600_000;
 const SWEEP_MS = 5_000;
 const COLLECT_MS = 60_000;
 
-export function artifactsModule(context: ControlContext): Module {
+export interface ArtifactsModuleOptions {
+  artifacts: Artifacts;
+  blobs: BlobStore;
+  database: Database;
+  events: EventBus;
+  limits: { blobGraceMs: number; sweepMs: number };
+  log: Logger;
+}
+
+export function artifactsModule(context: ArtifactsModuleOptions): Module {
   const { artifacts, blobs, database, events, limits, log } = context;
   const access = blobAccess(database);
   const volumes = createVolumeUploads(database);

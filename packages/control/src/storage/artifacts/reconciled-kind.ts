@@ -1,4 +1,5 @@
 /** Artifacts on hosts as a reconciled kind: their assignments, and the handling of reports. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import type { ArtifactAssignment, ArtifactReport } from '@releap/contract/runner';
 import { queryAll, queryOne, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -6,14 +7,14 @@ import { assignedRows } from '../../fleet/runners/assigned-rows.ts';
 import type { ReconciledKind } from '../../platform/reconciled-kind.ts';
 import { readReason } from '../../fleet/runners/read-reason.ts';
 import * as sql from './artifact-statements.ts';
-import type { AssignedLocation, LocationChange } from './artifact-statements.ts';
+import type { AssignedLocation } from './artifact-statements.ts';
 
 /** Pause before the second attempt of an upload; it doubles with each further one. */
 const RETRY_MS = 5_000;
 
 export interface ArtifactKindOptions {
   database: Database;
-  onChanged: (changes: readonly LocationChange[]) => void;
+  onChanged: (changes: readonly AssignmentChange[]) => void;
   log: Logger;
 }
 

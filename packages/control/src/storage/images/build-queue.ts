@@ -2,7 +2,6 @@
 import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, hasShare } from '@releap/contract';
 import { queryAll, type Database } from '@releap/database';
 import type { Logger } from 'pino';
-import type { ControlLimits } from '../../limits.ts';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
 import type { ReconciledKind } from '../../platform/reconciled-kind.ts';
 import type { ChangedResource } from '../../fleet/runners/registry.ts';
@@ -32,10 +31,26 @@ export interface Builder {
   readonly capabilities: ReadonlySet<string>;
 }
 
+/** The settings of builds. */
+export interface BuildLimits {
+  /** Concurrent builds on one runner. */
+  buildsPerRunner: number;
+  /** Concurrent builds of one project. */
+  buildsPerProject: number;
+  /** A build whose runner is disconnected for this long is assigned to another, in milliseconds. */
+  buildLeaseMs: number;
+  /** Longest a build may take, and longest it may wait for a runner, in milliseconds. */
+  buildDeadlineMs: number;
+  /** How long a build waits for a host that can build it, when no known one of its region can. */
+  buildHostMs: number;
+  /** Attempts before a build fails. */
+  buildAttempts: number;
+}
+
 export interface BuildQueueOptions {
   database: Database;
   credentials: PullCredentials;
-  limits: ControlLimits;
+  limits: BuildLimits;
   log: Logger;
   /** The runners that are connected to this server. */
   builders: () => readonly Builder[];

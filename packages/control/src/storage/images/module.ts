@@ -1,9 +1,27 @@
-import type { ControlContext } from '../../context.ts';
+import type { Billing } from '../../tenancy/billing/billing.ts';
+import type { BlobStore } from '../artifacts/blob-store.ts';
+import type { BuildQueue } from './build-queue.ts';
+import type { Database } from '@releap/database';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Logger } from 'pino';
+import type { Regions } from '../../fleet/regions/regions.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
-import { imageRoutes } from './routes.ts';
+import { imageRoutes, type RegionChoice } from './routes.ts';
 
-export function imagesModule(context: ControlContext): Module {
+export interface ImagesModuleOptions {
+  billing: Billing;
+  blobs: BlobStore;
+  builds: BuildQueue;
+  database: Database;
+  events: EventBus;
+  limits: { buildContextBytes: number; sweepMs: number };
+  log: Logger;
+  regions: Regions;
+  scheduler: RegionChoice;
+}
+
+export function imagesModule(context: ImagesModuleOptions): Module {
   const { builds, database, events, limits, log } = context;
   events.on('runner-ready', () => {
     builds.kick();

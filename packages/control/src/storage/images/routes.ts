@@ -14,9 +14,7 @@ import type { Billing } from '../../tenancy/billing/billing.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import type { Upload } from '../../platform/http/uploads.ts';
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
-import type { ControlLimits } from '../../limits.ts';
 import type { Regions } from '../../fleet/regions/regions.ts';
-import type { Scheduler } from '../../compute/scheduler/scheduler.ts';
 import type { BuildQueue } from './build-queue.ts';
 import { readImageForm } from './context-upload.ts';
 import { deleteImage, getImage, listImages, putImage, type NewImage } from './images.ts';
@@ -25,11 +23,18 @@ import { dockerfileRoot } from './resolve-root.ts';
 export interface ImageRoutes {
   database: Database;
   blobs: BlobStore;
-  limits: ControlLimits;
+  limits: { buildContextBytes: number };
   regions: Regions;
-  scheduler: Scheduler;
+  scheduler: RegionChoice;
   builds: BuildQueue;
   billing: Pick<Billing, 'requireCredits'>;
+}
+
+/** Chooses among the regions of a global one. */
+export interface RegionChoice {
+  regionWithMostCapacity: (
+    need: typeof BUILD_NEED & { isBuilt: boolean },
+  ) => (regions: readonly string[]) => Promise<string>;
 }
 
 /** A build needs a region with a ready host, and no capacity of it. */

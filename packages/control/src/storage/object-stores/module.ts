@@ -1,17 +1,21 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { Encryption } from '../../platform/encryption/encryption.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
-import { objectStoreMountRoutes } from './mount-routes.ts';
 import { createObjectStores } from './object-stores.ts';
 import { objectStoreRoutes } from './routes.ts';
 
-export function objectStoresModule({ database, encryption, hosts }: ControlContext): Module {
+export function objectStoresModule({
+  database,
+  encryption,
+}: {
+  database: Database;
+  encryption: Encryption;
+}): Module {
   return {
     name: 'object-stores',
-    routes(planes) {
-      objectStoreRoutes(planes, { database, encryption, stores: createObjectStores(database) });
-      objectStoreMountRoutes(planes, { database, hosts });
-    },
+    routes: (planes) =>
+      objectStoreRoutes(planes, { database, encryption, stores: createObjectStores(database) }),
     teardown: [
       batchStep(database, {
         name: 'object-stores',

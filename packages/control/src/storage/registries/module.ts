@@ -1,10 +1,17 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { Encryption } from '../../platform/encryption/encryption.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { createRegistries } from './registries.ts';
 import { registryRoutes } from './routes.ts';
 
-export function registriesModule({ database, encryption }: ControlContext): Module {
+export function registriesModule({
+  database,
+  encryption,
+}: {
+  database: Database;
+  encryption: Encryption;
+}): Module {
   return {
     name: 'registries',
     routes: (planes) =>

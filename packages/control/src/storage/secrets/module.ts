@@ -1,4 +1,8 @@
-import type { ControlContext } from '../../context.ts';
+import type { Database } from '@releap/database';
+import type { EgressRoot } from '../../fleet/egress/egress-root.ts';
+import type { Encryption } from '../../platform/encryption/encryption.ts';
+import type { EventBus } from '../../platform/events/event-bus.ts';
+import type { Logger } from 'pino';
 import { KeysUnavailableError } from '../../platform/encryption/keys.ts';
 import { createRewrap } from '../../platform/encryption/rewrap-task.ts';
 import type { Module } from '../../platform/module.ts';
@@ -15,7 +19,21 @@ const CLEANUP_MS = 5_000;
 const CLEANUP_MISSED_MS = 10 * 60_000;
 const ROOT_RENEWAL_MS = 6 * 3_600_000;
 
-export function secretsModule({ database, egressRoot, encryption, events, log }: ControlContext): Module {
+export interface SecretsModuleOptions {
+  database: Database;
+  egressRoot: EgressRoot;
+  encryption: Encryption;
+  events: EventBus;
+  log: Logger;
+}
+
+export function secretsModule({
+  database,
+  egressRoot,
+  encryption,
+  events,
+  log,
+}: SecretsModuleOptions): Module {
   const placeholders = createPlaceholderCleanup(events);
   return {
     name: 'secrets',

@@ -1,9 +1,10 @@
 /** Requests of clients to commit at once. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { conflict, gatewayTimeout, quote } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
 import type { ProjectScope } from '../../tenancy/management/project-scope.ts';
-import { TELL, type CopyChange } from './copy-statements.ts';
+import { TELL } from './copy-statements.ts';
 import { mayHaveChanges } from './uncommitted.ts';
 import { findVolume } from './volumes.ts';
 
@@ -37,7 +38,7 @@ const LOST = statement<{ runner_id: string; dirty_since: Date }>(
 export interface CommitRequestContext {
   database: Database;
   changes: ChangeNotifier;
-  onChanged: (changes: readonly CopyChange[]) => void;
+  onChanged: (changes: readonly AssignmentChange[]) => void;
   deadlineMs?: number;
 }
 

@@ -1,4 +1,5 @@
 /** Commits of hosts: a compare-and-swap of a volume's head. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import {
   ApiError,
   badRequest,
@@ -8,7 +9,7 @@ import {
   type VolumeHead,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
-import { TELL, type CopyChange } from './copy-statements.ts';
+import { TELL } from './copy-statements.ts';
 import { noCopy } from './runner-volumes.ts';
 
 /** Locked until the end of the transaction: commits, restores and the deletion of a volume are serialized; sandboxes can be created meanwhile. $1 volume, $2 runner */
@@ -78,7 +79,7 @@ const USE_UPLOADS = statement(
  * @throws 404; 400 for a blob that is not in the store, or when packs are added or dropped that do not add up; 409 with the head
  */
 export async function commitVolume(
-  { database, onChanged }: { database: Database; onChanged: (changes: readonly CopyChange[]) => void },
+  { database, onChanged }: { database: Database; onChanged: (changes: readonly AssignmentChange[]) => void },
   runnerId: string,
   volumeId: string,
   request: VolumeCommitRequest,

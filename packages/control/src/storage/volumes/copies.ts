@@ -1,4 +1,5 @@
 /** Volumes on hosts as a reconciled kind: their assignments, and the handling of reports. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import type { VolumeAssignment, VolumeReport } from '@releap/contract/runner';
 import { queryAll, queryOne, type Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -6,11 +7,11 @@ import { assignedRows } from '../../fleet/runners/assigned-rows.ts';
 import type { ReconciledKind } from '../../platform/reconciled-kind.ts';
 import { readReason } from '../../fleet/runners/read-reason.ts';
 import * as sql from './copy-statements.ts';
-import type { AssignedCopy, CopyChange } from './copy-statements.ts';
+import type { AssignedCopy } from './copy-statements.ts';
 
 export interface VolumeKindOptions {
   database: Database;
-  onChanged: (changes: readonly CopyChange[]) => void;
+  onChanged: (changes: readonly AssignmentChange[]) => void;
   /** A host has reported something of these volumes that requests may wait for. */
   onReported: (volumeIds: readonly string[]) => void;
   log: Logger;

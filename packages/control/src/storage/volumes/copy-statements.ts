@@ -1,14 +1,6 @@
 /** The SQL of copies of volumes on hosts. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { statement } from '@releap/database';
-
-/** A copy whose assignment has changed. */
-export interface CopyChange {
-  /** Of the volume. */
-  id: string;
-  runner_id: string;
-  generation: number;
-  assigned_to_runner: boolean;
-}
 
 export interface AssignedCopy {
   id: string;
@@ -44,7 +36,7 @@ export const GENERATIONS = statement<{ id: string; runner_id: string; generation
 );
 
 /** These sandboxes were placed: their hosts may have copies of their volumes. $1 sandboxes */
-export const PLACE = statement<CopyChange>(
+export const PLACE = statement<AssignmentChange>(
   'volume-copies-place',
   `with placed as (
      select distinct a.volume_id, s.runner_id from sandboxes s join volume_attachments a on a.sandbox_id = s.id
@@ -60,14 +52,14 @@ export const PLACE = statement<CopyChange>(
 );
 
 /** Hosts are to remove their copies. $1 volumes */
-export const DELETE_COPIES = statement<CopyChange>(
+export const DELETE_COPIES = statement<AssignmentChange>(
   'volume-copies-delete',
   `update volume_copies c set desired = 'deleted', generation = generation + 1, updated_at = now()
     where c.volume_id = any($1::uuid[]) and c.desired <> 'deleted' returning ${CHANGE}`,
 );
 
 /** The head has moved, or a commit was requested: it is assigned to all hosts but one. $1 volume, $2 the host that has it already, or null */
-export const TELL = statement<CopyChange>(
+export const TELL = statement<AssignmentChange>(
   'volume-copies-tell',
   `update volume_copies c set generation = generation + 1, updated_at = now()
     where c.volume_id = $1 and c.desired = 'present' and c.runner_id is distinct from $2 returning ${CHANGE}`,
@@ -85,7 +77,7 @@ export const REPORTED = statement<{ commit: number }>(
 );
 
 /** $1 volume, $2 runner, $3 generation */
-export const REMOVED = statement<CopyChange>(
+export const REMOVED = statement<AssignmentChange>(
   'volume-copy-removed',
   `delete from volume_copies c where c.volume_id = $1 and c.runner_id = $2 and c.generation = $3 and c.desired = 'deleted'
    returning c.volume_id as id, c.runner_id, c.generation, false as assigned_to_runner`,
@@ -95,7 +87,7 @@ export const REMOVED = statement<CopyChange>(
  * Copies that no host needs: nothing is there, and no sandbox that is not deleted has the volume on that host; and all copies of
  * hosts that were forgotten, except those with uncommitted changes, which only these rows report. $1 milliseconds
  */
-export const FORGET = statement<CopyChange>(
+export const FORGET = statement<AssignmentChange>(
   'volume-copies-forget',
   `delete from volume_copies c using volumes v, runners r
     where v.id = c.volume_id and r.id = c.runner_id and (

@@ -1,8 +1,8 @@
 /** Removes the rows of deleted volumes and of the volumes of deleted projects. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { queryAll, statement, type Database } from '@releap/database';
 import type { TeardownStep } from '../../platform/teardown/step.ts';
 import * as sql from './copy-statements.ts';
-import type { CopyChange } from './copy-statements.ts';
 
 /** Their blobs are no longer named, and the store's garbage collector removes them. $1 rows */
 const ERASE_CONTENT = statement(
@@ -29,7 +29,7 @@ const BATCH = 100;
 export async function eraseDeleted(
   { pool }: Database,
   keepMs: number,
-  onChanged: (changes: readonly CopyChange[]) => void,
+  onChanged: (changes: readonly AssignmentChange[]) => void,
 ): Promise<void> {
   onChanged(await queryAll(pool, sql.FORGET, [keepMs]));
   await queryAll(pool, ERASE_CONTENT, [BATCH]);
@@ -59,7 +59,7 @@ const LEFT = statement('teardown-volumes-left', 'select 1 from volumes where pro
 export function volumeTeardown(
   database: Database,
   keepMs: number,
-  onChanged: (changes: readonly CopyChange[]) => void,
+  onChanged: (changes: readonly AssignmentChange[]) => void,
 ): TeardownStep {
   return {
     name: 'volumes',

@@ -1,4 +1,5 @@
 /** The commits of a volume: listing them, and making the tree of an older one the newest again. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import {
   clampLimit,
   conflict,
@@ -17,7 +18,7 @@ import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { ProjectScope } from '../../tenancy/management/project-scope.ts';
 import { newestFirst } from '../../platform/newest-first.ts';
 import { DROP_BLOBS, INSERT_MANIFEST } from './commits.ts';
-import { TELL, type CopyChange } from './copy-statements.ts';
+import { TELL } from './copy-statements.ts';
 import { MAY_WRITE } from './uncommitted.ts';
 import { findVolume, LOCK } from './volumes.ts';
 
@@ -97,7 +98,7 @@ export async function listManifests(
  * @throws like `findVolume`; 404 for an unknown commit; 409 while a sandbox may write, or a host has changes to commit
  */
 export async function restoreVolume(
-  { database, onChanged }: { database: Database; onChanged: (changes: readonly CopyChange[]) => void },
+  { database, onChanged }: { database: Database; onChanged: (changes: readonly AssignmentChange[]) => void },
   project: ProjectScope,
   idOrName: string,
   manifestId: string,

@@ -1,7 +1,10 @@
-import type { ControlContext } from '../../context.ts';
+import type { ChangeNotifier } from '../../platform/events/change-notifier.ts';
+import type { ClusterNotifier } from '../../platform/events/cluster-notifier.ts';
+import type { Database } from '@releap/database';
+import type { AssignmentChange, EventBus } from '../../platform/events/event-bus.ts';
+import type { Logger } from 'pino';
 import type { Module } from '../../platform/module.ts';
 import { createVolumeKind } from './copies.ts';
-import type { CopyChange } from './copy-statements.ts';
 import { eraseDeleted, volumeTeardown } from './erase.ts';
 import { createVolumeMetrics } from './metrics.ts';
 import { removeOldCommits } from './retention.ts';
@@ -12,9 +15,18 @@ import { createVolumes } from './volumes.ts';
 const GARBAGE_MS = 30_000;
 const HISTORY_MS = 10 * 60_000;
 
-export function volumesModule(context: ControlContext): Module {
+export interface VolumesModuleOptions {
+  changes: ChangeNotifier;
+  cluster: ClusterNotifier;
+  database: Database;
+  events: EventBus;
+  limits: { blobGraceMs: number; volumeHistoryMs: number };
+  log: Logger;
+}
+
+export function volumesModule(context: VolumesModuleOptions): Module {
   const { database, changes, cluster, events, limits, log } = context;
-  const onChanged = (copies: readonly CopyChange[]): void => {
+  const onChanged = (copies: readonly AssignmentChange[]): void => {
     if (copies.length > 0) events.emit('volumes-changed', copies);
   };
   /** Requests that wait for hosts may be on other servers. */

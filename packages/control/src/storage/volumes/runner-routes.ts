@@ -1,9 +1,9 @@
 /** The operations of runners on volumes. Blobs are read and written with those of artifacts. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { internalOperations } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import { commitVolume } from './commits.ts';
-import type { CopyChange } from './copy-statements.ts';
 import type { VolumeMetrics } from './metrics.ts';
 import { createRunnerVolumes } from './runner-volumes.ts';
 import { createVolumeUploads } from './uploads.ts';
@@ -14,7 +14,11 @@ export function runnerVolumeRoutes(
     database,
     metrics,
     onChanged,
-  }: { database: Database; metrics: VolumeMetrics; onChanged: (changes: readonly CopyChange[]) => void },
+  }: {
+    database: Database;
+    metrics: VolumeMetrics;
+    onChanged: (changes: readonly AssignmentChange[]) => void;
+  },
 ): void {
   const volumes = createRunnerVolumes(database, onChanged);
   const uploads = createVolumeUploads(database);

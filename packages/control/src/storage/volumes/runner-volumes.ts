@@ -1,7 +1,8 @@
 /** What runners read of volumes: only of those that they are assigned a copy of. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { notFound, type RunnerVolume } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
-import { TELL, type CopyChange } from './copy-statements.ts';
+import { TELL } from './copy-statements.ts';
 import { mayHaveChanges } from './uncommitted.ts';
 
 interface ReadRow {
@@ -49,7 +50,7 @@ export interface RunnerVolumes {
 
 export function createRunnerVolumes(
   { pool }: Database,
-  onChanged: (changes: readonly CopyChange[]) => void,
+  onChanged: (changes: readonly AssignmentChange[]) => void,
 ): RunnerVolumes {
   const read: RunnerVolumes['read'] = async (runnerId, id, commit) => {
     const row = await queryOne(pool, READ, [id, runnerId, commit]);

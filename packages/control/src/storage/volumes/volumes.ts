@@ -1,4 +1,5 @@
 /** Volumes of a project: their records. */
+import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import {
   BOUNDS,
   conflict,
@@ -17,7 +18,7 @@ import { findByRef } from '../../platform/find-by-ref.ts';
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
 import type { ProjectScope } from '../../tenancy/management/project-scope.ts';
 import { insertNamed, namedLists, type NamedResource } from '../../tenancy/management/named-resources.ts';
-import { DELETE_COPIES, type CopyChange } from './copy-statements.ts';
+import { DELETE_COPIES } from './copy-statements.ts';
 
 export interface Volumes {
   /** @throws 400, 409 */
@@ -132,7 +133,7 @@ const VOLUME: NamedResource<VolumeRow> = {
 export interface VolumesOptions {
   database: Database;
   /** Hosts are to remove their copies. */
-  onCopiesChanged: (changes: readonly CopyChange[]) => void;
+  onCopiesChanged: (changes: readonly AssignmentChange[]) => void;
 }
 
 export function createVolumes({ database, onCopiesChanged }: VolumesOptions): Volumes {

@@ -2,13 +2,12 @@
 import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { Logger } from 'pino';
-import type { Lifecycle } from '../../compute/sandboxes/lifecycle.ts';
 import { createBurstMeter } from './burst.ts';
 import { chargeMeters, type ParkedMeter } from './charge-meters.ts';
 import { createClockSteps } from './clock-steps.ts';
 import { chargeFunctions, type ChargedFunctions } from './function-charges.ts';
 import { createCreditCheck } from './credit-check.ts';
-import { enforceOverdraft } from './overdraft.ts';
+import { enforceOverdraft, type SandboxDeletion } from './overdraft.ts';
 import { organizationsCrossing } from './unbilled.ts';
 import type { Prices } from './prices.ts';
 import { effectivePrices, type BillingSettings } from './settings.ts';
@@ -31,7 +30,7 @@ export interface Billing {
 
 export interface BillingOptions {
   database: Database;
-  lifecycle: Lifecycle;
+  lifecycle: SandboxDeletion;
   settings: BillingSettings;
   log: Logger;
 }

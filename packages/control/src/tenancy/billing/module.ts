@@ -1,11 +1,19 @@
-import type { ControlContext } from '../../context.ts';
+import type { Billing } from './billing.ts';
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
 import type { Module } from '../../platform/module.ts';
 import { chargeProjectFunctions } from './function-charges.ts';
 import { billingMetrics } from './metrics.ts';
 import { creditOperatorRoutes } from './operator-routes.ts';
 import { creditRoutes } from './routes.ts';
 
-export function billingModule(context: ControlContext): Module {
+export interface BillingModuleOptions {
+  billing: Billing;
+  database: Database;
+  log: Logger;
+}
+
+export function billingModule(context: BillingModuleOptions): Module {
   const { billing } = context;
   return {
     name: 'billing',

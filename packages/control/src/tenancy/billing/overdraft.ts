@@ -1,9 +1,7 @@
 /** Enforces overdraft limits: deletes the running sandboxes of organizations beyond theirs. */
 import { formatAmount } from '@releap/contract';
-import { queryAll, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database, type Queryable, type SandboxRow } from '@releap/database';
 import type { Logger } from 'pino';
-import type { Lifecycle } from '../../compute/sandboxes/lifecycle.ts';
-import type { SandboxRow } from '@releap/database';
 import { METERED_STATUSES } from './metered-statuses.ts';
 import type { BillingSettings } from './settings.ts';
 
@@ -29,13 +27,23 @@ const WRITE = statement(
 
 const BATCH = 200;
 
+/** How sandboxes are deleted in a transaction: by their life cycle, which lies above this wing. */
+export interface SandboxDeletion {
+  applyWithin(
+    on: Queryable,
+    event: 'delete',
+    changes: readonly { id: string; project_id: string; error: string }[],
+  ): Promise<SandboxRow[]>;
+  announce(rows: readonly SandboxRow[]): void;
+}
+
 /**
  * Deletes the running sandboxes of those of `orgIds` that are beyond their overdraft limit. The reason is written to each
  * sandbox's `error` and, in the same transaction, to the ledger.
  * @returns how many
  */
 export async function enforceOverdraft(
-  context: { database: Database; lifecycle: Lifecycle; settings: BillingSettings; log: Logger },
+  context: { database: Database; lifecycle: SandboxDeletion; settings: BillingSettings; log: Logger },
   orgIds: readonly string[],
 ): Promise<number> {
   const { database, lifecycle, settings, log } = context;
@@ -49,7 +57,7 @@ export async function enforceOverdraft(
     for (;;) {
       const { found, moved } = await database.transaction(async (client) => {
         const rows = await queryAll(client, RUNNING, [org.org_id, ['pending', ...METERED_STATUSES], BATCH]);
-        const changed: SandboxRow[] = await lifecycle.applyWithin(
+        const changed = await lifecycle.applyWithin(
           client,
           'delete',
           rows.map(({ id, project_id }) => ({ id, project_id, error })),

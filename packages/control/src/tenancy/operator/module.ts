@@ -1,4 +1,6 @@
 /** The operator plane's own operations: its audit log, and permissions of hosts to join. */
+import type { Database } from '@releap/database';
+import type { RunnerCredentials } from '../../platform/credentials/runner-credentials.ts';
 import {
   isUuid,
   notFound,
@@ -8,7 +10,6 @@ import {
   type OperatorAuditEntry,
 } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
-import type { ControlContext } from '../../context.ts';
 import type { Module } from '../../platform/module.ts';
 
 type AuditRow = Omit<OperatorAuditEntry, 'created_at' | 'actor'> & { created_at: Date };
@@ -24,7 +25,13 @@ const HOST = statement<{ id: string }>(
   'select id from runners where id = $1 and forgotten_at is null',
 );
 
-export function operatorModule({ database, runnerCredentials }: ControlContext): Module {
+export function operatorModule({
+  database,
+  runnerCredentials,
+}: {
+  database: Database;
+  runnerCredentials: RunnerCredentials;
+}): Module {
   return {
     name: 'operator',
     routes({ operator }) {

@@ -1,11 +1,11 @@
+import type { Database } from '@releap/database';
 import { operations, operatorOperations } from '@releap/contract';
-import type { ControlContext } from '../../context.ts';
 import { requireOrg, requireOrgOfOperator } from '../management/access.ts';
 import { writeAudit } from '../management/audit.ts';
 import type { Module } from '../../platform/module.ts';
 import { readQuotas, setQuotas } from './quotas.ts';
 
-export function quotasModule({ database }: ControlContext): Module {
+export function quotasModule({ database }: { database: Database }): Module {
   return {
     name: 'quotas',
     routes({ management, operator }) {

@@ -1,12 +1,5 @@
 /** Quotas of organizations. They are checked by functions and triggers of the database (migration "quotas"). */
-import {
-  ApiError,
-  OVERLOAD_RETRY_AFTER_SECS,
-  QUOTA_RESOURCES,
-  type QuotaList,
-  type QuotaRequest,
-  type QuotaResource,
-} from '@releap/contract';
+import { QUOTA_RESOURCES, type QuotaList, type QuotaRequest, type QuotaResource } from '@releap/contract';
 import { queryAll, statement, type Database, type Queryable } from '@releap/database';
 
 /** What each organization may have that has no quotas of its own. */
@@ -21,40 +14,6 @@ export const DEFAULT_QUOTAS: Quotas = {
   pending_invocations: 250_000,
   pending_invocation_bytes: 8 * 2 ** 30,
 };
-
-/** Of the exceptions that `take_quota` raises. */
-const EXCEEDED = 'RQ001';
-/** `pending_invocations` are counted again at most so often: a PostgreSQL interval. */
-export const RECOUNT = '2 seconds';
-
-export interface Exceeded {
-  /** Organization. */
-  owner: string;
-  resource: QuotaResource;
-  limit: number;
-  used: number;
-  /** How much more was asked for. */
-  wanted: number;
-}
-
-/** @returns 429 with the limit, its use and its owner, in the form of any overload */
-export function quotaRefusal({ owner, resource, limit, used, wanted }: Exceeded): ApiError {
-  const name = resource.replaceAll('_', ' ');
-  const message =
-    `organization ${owner} uses ${used} of its quota of ${limit} ${name}, and this would use ${wanted} more: ` +
-    'end or delete some first, or ask the operator for a larger quota';
-  const seconds = OVERLOAD_RETRY_AFTER_SECS;
-  return new ApiError(429, message, {
-    headers: { 'retry-after': String(seconds) },
-    fields: { message, retry_after_secs: seconds, owner, resource, limit, used },
-  });
-}
-
-/** The refusal, if a statement failed because a quota would be exceeded. */
-export function asQuotaRefusal(error: unknown): ApiError | undefined {
-  const { code, detail } = error as { code?: string; detail?: string };
-  return code === EXCEEDED && detail !== undefined ? quotaRefusal(JSON.parse(detail) as Exceeded) : undefined;
-}
 
 /** $1 resources, $2 their quotas */
 const SET_DEFAULTS = statement(

@@ -33,7 +33,7 @@ import { createImageReader, type ReadImage } from './storage/images/resolve-root
 import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
 import { createKeyAudit, type KeyAudit } from './tenancy/management/key-audit.ts';
 import { transitionMetrics } from './platform/metrics/instruments.ts';
-import type { ContextOptions } from './options.ts';
+import type { ServiceOptions } from './options.ts';
 import { createRegions, type Regions } from './fleet/regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './storage/registries/pull-credentials.ts';
 import { DEPLOYMENT } from './fleet/runners/queries.ts';
@@ -47,8 +47,8 @@ import { createSnapshots, type Snapshots } from './compute/snapshots/snapshots.t
 import { USAGE_SETTINGS } from './compute/usage/settings.ts';
 import { createUsage, type Usage } from './compute/usage/usage.ts';
 
-export interface ControlContext {
-  readonly options: ContextOptions;
+export interface ControlServices {
+  readonly options: ServiceOptions;
   readonly limits: ControlLimits;
   readonly platform: PlatformLimits;
   readonly log: Logger;
@@ -104,10 +104,10 @@ export interface ControlContext {
 }
 
 /** The database must be migrated. `cleanup` closes what this opens. */
-export async function createContext(
-  options: ContextOptions,
+export async function createServices(
+  options: ServiceOptions,
   cleanup: AsyncDisposableStack,
-): Promise<ControlContext> {
+): Promise<ControlServices> {
   const { log } = options;
   const limits: ControlLimits = { ...CONTROL_LIMITS, ...options.limits };
   const serverId = newUuid();
@@ -205,8 +205,8 @@ export async function createContext(
     credentials: runnerCredentials,
     limits,
     log,
-    onReady(link) {
-      events.emit('runner-ready', link);
+    onReady() {
+      events.emit('runner-ready');
       events.emit('capacity-released');
     },
     onUsage: (runnerId, readings) => events.emit('runner-usage', { runnerId, readings }),

@@ -4,7 +4,7 @@ import type { SandboxSpec } from '@releap/contract/runner';
 import { queryAll, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { EgressRoot } from '../../fleet/egress/egress-root.ts';
-import type { AssignableRow } from '../../compute/sandboxes/environment.ts';
+import type { AssignableRow } from './environment.ts';
 
 export interface AssignmentSecrets {
   /** The same rows, with `egressSecrets` where there is anything. */

@@ -3,8 +3,15 @@ import { checkMountPath, conflict, notFound, operations, quote, type GuestStore 
 import type { Database } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import type { HostClient } from '../../fleet/runners/host-client.ts';
-import { hostOf, type HostOfSandbox } from '../../compute/sandboxes/host-of.ts';
-import { checkRoom, guestStores, insertMounts, listMounts, removeMount, resolveMount } from './mounts.ts';
+import { hostOf, type HostOfSandbox } from './host-of.ts';
+import {
+  checkRoom,
+  guestStores,
+  insertMounts,
+  listMounts,
+  removeMount,
+  resolveMount,
+} from '../../storage/object-stores/mounts.ts';
 
 /** Longer than the host waits for the guest. */
 const HOST_MS = 90_000;
