@@ -9,7 +9,8 @@
 //
 // It exits with 0, or with 1 and one line on standard error that says what failed, with 2 for wrong arguments, and with 3 if a
 // file system is full (the line says which path). A command that was interrupted anywhere may be repeated. Two commands at a time
-// for one S are refused. It runs as root: it restores owners, and reads what any guest has written.
+// for one S are refused. With `--cgroup FILE` before the command, once for each hierarchy, it first joins the control group of that
+// cgroup.procs. It runs as root: it restores owners, and reads what any guest has written.
 //
 // DATA is the folder that sandboxes see; sandboxes may write to it while commit runs. S is a folder for the base (the
 // manifest that the tree was last equal to, and how its files looked to lstat then); it is created. In the output a digest is
@@ -88,7 +89,23 @@ func main() {
 	// A tree may be made to need much memory (a file of millions of holes): this process is to end then, and no sandbox. The command is
 	// repeated.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
-	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	arguments, err := joinGroups(os.Args[1:])
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "voltree: %s\n", err)
+		os.Exit(1)
+	}
+	os.Exit(run(arguments, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// joinGroups moves this process with all its threads into control groups, and returns the arguments after these options.
+func joinGroups(arguments []string) ([]string, error) {
+	for len(arguments) >= 2 && arguments[0] == "--cgroup" {
+		if err := os.WriteFile(arguments[1], []byte("0"), 0); err != nil {
+			return nil, err
+		}
+		arguments = arguments[2:]
+	}
+	return arguments, nil
 }
 
 func run(arguments []string, stdin io.Reader, stdout, stderr io.Writer) int {

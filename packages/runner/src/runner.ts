@@ -14,6 +14,7 @@ import { runnerFacts } from './assembly/facts.ts';
 import { startImages } from './assembly/images.ts';
 import { createWarmVms } from './assembly/warm-vms.ts';
 import { ImageBuilds } from './build/image-builds.ts';
+import { CgroupTree } from './cgroup/cgroup-tree.ts';
 import { startDataServer } from './data/data-server.ts';
 import { pinnedProgram } from './host/pinned-program.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
@@ -51,7 +52,7 @@ import { VolumeProbe } from './volume/probe-volumes.ts';
 import { VolumeClient } from './volume/volume-client.ts';
 import { VolumeCopies } from './volume/volume-copies.ts';
 import { VolumeReconciler } from './volume/volume-reconciler.ts';
-import { Voltree, VOLTREE } from './volume/voltree.ts';
+import { Voltree, VOLTREE, VOLTREE_CORES } from './volume/voltree.ts';
 import { XfsDisks } from './volume/xfs-disks.ts';
 
 /** User of the VMMs that boot templates. No sandbox has it, and no usual account. */
@@ -172,11 +173,14 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     spool: meter.spool,
     send: (message) => link.usageHistory(message),
   });
+  // Apart from those of the VMs, all of which a reconciliation ends that no record names.
+  const volumeGroups = await CgroupTree.open(join(home, 'volumes'), VOLTREE_CORES);
+  for (const left of await volumeGroups.list()) await volumeGroups.destroy(left);
   const copies = new VolumeCopies({
     folder: join(folder, 'volumes'),
     quarantine: volumeQuarantine,
     client: new VolumeClient(store),
-    voltree: new Voltree(await pinnedProgram(VOLTREE, join(folder, 'programs'))),
+    voltree: new Voltree(await pinnedProgram(VOLTREE, join(folder, 'programs')), volumeGroups),
     disks: new XfsDisks(),
     hostName: id.slice(0, 8),
     commitEveryMs: options.volumeCommitMs,
@@ -372,6 +376,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await copies.unmount();
     await network.close();
     await cgroups.close();
+    await volumeGroups.close();
   };
   return {
     facts,

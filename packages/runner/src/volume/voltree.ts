@@ -1,10 +1,13 @@
 /** The program that reads and writes the trees of volumes: host/cmd/voltree. It knows neither control nor the network. */
+import { cpus } from 'node:os';
+import { basename, dirname } from 'node:path';
 import type { Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { BlobDigest, MergeConflict } from '@releap/contract';
 import { Type, type Static, type TSchema } from 'typebox';
 import { Compile, type Validator } from 'typebox/compile';
-import { run } from '../process/index.ts';
+import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import { ProcessError, run, toolEnvironment } from '../process/index.ts';
 import type { VolumePaths } from './volume-paths.ts';
 
 /** The static binary; set-up builds it. */
@@ -16,6 +19,16 @@ export const VOLTREE = fileURLToPath(new URL('../../../../build/host/voltree', i
  */
 const DEADLINE_MS = 24 * 60 * 60_000;
 const OUTPUT_MAX_CHARS = 64 * 1024 * 1024;
+/**
+ * Of one command, with the files that the kernel caches for it: trees are the tenants', and one may be made to need much. Its heap is
+ * collected before it is that large.
+ */
+const MEMORY_MAX_MIB = 1024;
+const HEAP_MIB = 768;
+/** Threads. Go makes one for each system call that blocks. */
+const THREADS_MAX = 256;
+/** What the commands of all volumes together get of a busy machine. */
+export const VOLTREE_CORES = 1;
 
 const Count = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const Blob = Type.Object({ digest: BlobDigest, bytes: Count });
@@ -66,12 +79,17 @@ const Store = Compile(Type.Object({ store: Blob }));
 /** Brings a pack into `incoming`, or stores one that is in `outgoing`. */
 export type MovePack = (pack: Static<typeof Blob>, signal: AbortSignal) => Promise<void>;
 
+type Groups = Pick<CgroupTree, 'create' | 'destroy'>;
+
 export class Voltree {
   readonly #program: string;
+  readonly #groups: Groups;
+  #commands = 0;
 
-  /** @param program path of the binary */
-  constructor(program: string) {
+  /** @param program path of the binary. @param groups where each command gets a control group, of these commands alone */
+  constructor(program: string, groups: Groups) {
     this.#program = program;
+    this.#groups = groups;
   }
 
   /**
@@ -130,9 +148,18 @@ export class Voltree {
   ): Promise<Static<(typeof OUTPUT)[C]>> {
     const packs = new PackRequests(signal);
     let printed = '';
+    const group = this.#groupOf(args);
     try {
-      await run(this.#program, [name, ...args], {
+      const joined = await this.#groups.create(group, {
+        cpu: 1,
+        cpuMax: cpus().length,
+        memoryMib: MEMORY_MAX_MIB,
+        pids: THREADS_MAX,
+      });
+      const options = joined.flatMap((procs) => ['--cgroup', procs]);
+      await run(this.#program, [...options, name, ...args], {
         deadlineMs: DEADLINE_MS,
+        env: { ...toolEnvironment(), GOMEMLIMIT: `${HEAP_MIB}MiB` },
         signal: packs.signal,
         feed: (stdin) => packs.answerTo(stdin),
         lineMax: OUTPUT_MAX_CHARS,
@@ -142,14 +169,31 @@ export class Voltree {
           else if (Store.Check(message)) packs.move(message.store, moves.store);
           else printed = line;
         },
+      }).catch((error: unknown) => {
+        if (!(error instanceof ProcessError) || error.failure !== 'killed') throw error;
+        throw new Error(`voltree ${name} was killed: it may use ${MEMORY_MAX_MIB} MiB of memory`, {
+          cause: error,
+        });
       });
     } finally {
-      await packs.end();
+      try {
+        await packs.end();
+      } finally {
+        // One that cannot be removed now is removed by the next runner.
+        await this.#groups.destroy(group).catch(() => undefined);
+      }
     }
     const value: unknown = JSON.parse(printed);
     if (!validators[name].Check(value))
       throw new Error(`voltree ${name} printed something else: ${printed.slice(0, 200)}`);
     return value as Static<(typeof OUTPUT)[C]>;
+  }
+
+  /** Name of the control group of a command: of its volume, and a number, so that no two commands share one. */
+  #groupOf(args: readonly string[]): string {
+    const state = args[args.indexOf('--state') + 1] ?? '';
+    this.#commands += 1;
+    return `${basename(dirname(state))}.${this.#commands}`;
   }
 }
 

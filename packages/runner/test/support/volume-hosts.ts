@@ -5,6 +5,7 @@ import { newUuid } from '@releap/contract';
 import { credentialOf } from '@releap/testing/credentials';
 import { quiet, type ScriptedRunner, type World } from '@releap/testing/world';
 import { StoreClient } from '../../src/artifact/store-client.ts';
+import { CgroupTree } from '../../src/cgroup/cgroup-tree.ts';
 import { run } from '../../src/process/index.ts';
 import { Quarantine } from '../../src/quarantine/quarantine.ts';
 import { VolumeClient } from '../../src/volume/volume-client.ts';
@@ -40,7 +41,7 @@ export async function openCopies(options: VolumeHostOptions): Promise<VolumeCopi
     folder: volumes,
     quarantine,
     client: new VolumeClient(store),
-    voltree: new Voltree(VOLTREE),
+    voltree: new Voltree(VOLTREE, await CgroupTree.open(folder)),
     disks: new XfsDisks(),
     hostName: id.slice(0, 8),
     commitEveryMs: options.commitEveryMs ?? 3_600_000,
