@@ -7,6 +7,8 @@ import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { detectLayout, memoryLimit } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
+import { writtenMemory } from '../src/memory/available-memory.ts';
+import { guestSize } from '../src/template/machine-size.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { TestRunner } from './support/sandboxes.ts';
@@ -60,6 +62,18 @@ it('a process that takes more is ended in the guest, and the sandbox runs on', a
   await runner.sh(PART, 'echo 0 > /proc/sys/vm/nr_hugepages');
   assert.equal(await runner.sh(PART, MORE), '137\n');
   assert.equal(await runner.sh(PART, 'echo alive'), 'alive\n');
+});
+
+it('what a guest may use is less than what ends it from outside', async () => {
+  const record = await new VmFolders(join(runner.home, 'vms')).load(PART);
+  const written = (await writtenMemory(record?.process?.pid ?? assert.fail('it has no VMM'))) / 2 ** 20;
+  const { machines } = runner;
+  const asked = { vcpus: SPEC.vcpus, memMib: ASKED_MIB };
+  const most = machines.writtenMaxMib(guestSize(asked), false) ?? assert.fail('it has no limit');
+  // The guest has tried to use more than it has, several times.
+  assert.ok(written > ASKED_MIB / 2 && written < most, `${written} of ${most} MiB`);
+  assert.ok(most < (machines.writtenMaxMib(guestSize({ ...asked, memMib: ASKED_MIB + 2 }), false) ?? 0));
+  assert.equal(machines.writtenMaxMib(guestSize({ ...asked, memMib: SPEC.mem_mib }), false), undefined);
 });
 
 it('a fork, and a sandbox that is resumed, have neither more nor less', async () => {

@@ -5,7 +5,7 @@ import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { diskMib } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
-import type { Platform } from '../template/machine-size.ts';
+import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
@@ -238,6 +238,11 @@ export class Machines {
   async #endProcesses(vmId: string, record: VmRecord | undefined): Promise<void> {
     await this.#cgroups.destroy(record?.cgroup ?? cgroupName(vmId));
     if (record === undefined || record.shares !== undefined) await this.#shares.destroy(vmId);
+  }
+
+  /** See `Restoring.writtenMaxMib`. */
+  writtenMaxMib(shape: GuestSize, sharesFolders: boolean): number | undefined {
+    return this.#restoring.writtenMaxMib(shape, sharesFolders);
   }
 
   /** Resource usage of a VM, VMM included; undefined when there is none. */

@@ -26,6 +26,8 @@ import type { VmFolders, VmRecord } from './vm-folder.ts';
 const LOAD_DEADLINE_MS = 15_000;
 /** QEMU's own memory: code, heap and disk caches, without the emulator's cache of translated code. */
 const VMM_OVERHEAD_MIB = 96;
+/** What a guest writes while it boots. */
+const BOOT_PAGES_MIB = 96;
 /** Threads of a VMM besides its vCPUs: the main loop, and up to 64 of the thread pool for its disks. */
 const VMM_PIDS = 128;
 /** qcow2 metadata adds 10 bytes for each cluster of 64 KiB to a file; 16 are allowed. */
@@ -310,6 +312,16 @@ export class Restoring {
   memoryMib(shape: GuestSize): number {
     const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
     return 2 * usableMib(shape) + VMM_OVERHEAD_MIB + emulator;
+  }
+
+  /**
+   * Most memory that a VMM and its guest may have written, in MiB. Undefined where the sandbox gets all memory of its machine.
+   * @param sharesFolders then the guest boots, and pages that its boot has used may be among those that its agent reserves
+   */
+  writtenMaxMib(shape: GuestSize, sharesFolders: boolean): number | undefined {
+    if (shape.reservedMib === undefined) return undefined;
+    const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
+    return usableMib(shape) + VMM_OVERHEAD_MIB + emulator + (sharesFolders ? BOOT_PAGES_MIB : 0);
   }
 
   /** Limits of its cgroup. */

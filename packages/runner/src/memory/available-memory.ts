@@ -38,10 +38,15 @@ export async function availableMemory(): Promise<number> {
   return Number(/^MemAvailable:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0) * KIB;
 }
 
-/** Resident anonymous memory of a process (RssAnon), in bytes: the size of a copy of it. */
-export async function writtenMemory(pid: number): Promise<number> {
+/**
+ * Resident anonymous memory of a process (RssAnon), in bytes: the size of a copy of it.
+ * @param withShared also the memory that it shares (RssShmem), as that of a guest with shared folders
+ */
+export async function writtenMemory(pid: number, withShared = false): Promise<number> {
   const text = await readFile(`/proc/${pid}/status`, 'utf8');
-  return Number(/^RssAnon:\s+(\d+) kB$/m.exec(text)?.[1] ?? 0) * KIB;
+  const kib = (name: string): number =>
+    Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(text)?.[1] ?? 0);
+  return (kib('RssAnon') + (withShared ? kib('RssShmem') : 0)) * KIB;
 }
 
 /** Proportional set size (PSS) of a process, in bytes. */

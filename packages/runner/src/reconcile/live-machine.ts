@@ -20,6 +20,7 @@ import { IdleStop } from '../vmm/idle-stop.ts';
 import type { AgentConnection } from './agent-connection.ts';
 import { AgentWatch } from './agent-watch.ts';
 import { checkClock } from './check-clock.ts';
+import { MemoryWatch } from './memory-watch.ts';
 import { ShareWatch } from './share-watch.ts';
 import { powerOff } from './guest-life.ts';
 import type { Addresses, LiveSandbox } from './sandbox-host.ts';
@@ -51,6 +52,8 @@ export interface LiveMachineOptions {
   takeVmm: TakeVmm;
   /** Called when the guest's clock is found to be wrong. */
   onClockOff: () => void;
+  /** Most memory that its VMM and guest may have written, if the machine has more than the sandbox asked for. */
+  writtenMaxMib?: number | undefined;
   /** Records what it has used so far: some counters end with the VMM. */
   readCounters: () => void;
   log: Logger;
@@ -66,6 +69,7 @@ export class LiveMachine implements LiveSandbox {
   readonly #closing = new AbortController();
   readonly #watch: AgentWatch;
   readonly #shares: ShareWatch;
+  readonly #memory: MemoryWatch;
   readonly #idle: IdleStop;
   /** The compacted layer that is being written; undefined when there is none. */
   #writing: Promise<DiskChain | undefined> = Promise.resolve(undefined);
@@ -86,6 +90,8 @@ export class LiveMachine implements LiveSandbox {
       log: this.#log,
     });
     this.#shares = new ShareWatch(options.running, this.#log);
+    const { running, writtenMaxMib: maxMib } = options;
+    this.#memory = new MemoryWatch({ running, maxMib, log: this.#log });
   }
 
   async guest(): Promise<GuestClient> {
@@ -95,6 +101,7 @@ export class LiveMachine implements LiveSandbox {
   async shutDown(graceMs: number, hurry: AbortSignal): Promise<void> {
     const { running, readCounters } = this.#options;
     this.#shares.close();
+    this.#memory.close();
     readCounters();
     try {
       await this.thaw();
@@ -222,6 +229,7 @@ export class LiveMachine implements LiveSandbox {
     const { agent, running, logs, machines } = this.#options;
     this.#watch.close();
     this.#shares.close();
+    this.#memory.close();
     this.#closing.abort(new Error('the sandbox does not run any more'));
     // Removes a partial layer; otherwise it would stay in the folder until the sandbox runs again.
     const compacted = await this.#writing;

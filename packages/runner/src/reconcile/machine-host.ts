@@ -381,9 +381,10 @@ export class MachineHost implements SandboxHost {
     isFrozen = false,
   ): Promise<LiveSandbox> {
     const { machines, warm, meter, listenHost, log } = this.#options;
-    const vmId = assignment.vm_id;
+    const { vm_id: vmId, spec } = assignment;
+    const { vcpus, mem_mib: memMib, volumes } = spec;
     await this.#meter(vmId);
-    setOomScore(running.vm.identity.pid, assignment.spec.spot ? 'spot' : 'guaranteed');
+    setOomScore(running.vm.identity.pid, spec.spot ? 'spot' : 'guaranteed');
     return new LiveMachine({
       assignment,
       machines,
@@ -395,6 +396,7 @@ export class MachineHost implements SandboxHost {
       findImage: (manifest) => this.#roots.find(manifest),
       takeVmm: (wanted) => warm.takeVmm(wanted),
       onClockOff: () => events.onClockOff(),
+      writtenMaxMib: machines.writtenMaxMib(guestSize({ vcpus, memMib }), volumes !== undefined),
       readCounters: () => meter.sample(vmId),
       log,
     });
