@@ -14,6 +14,7 @@ import (
 	"releap/guest/internal/exec"
 	"releap/guest/internal/fault"
 	"releap/guest/internal/freeze"
+	"releap/guest/internal/hostkeys"
 	"releap/guest/internal/jsonlite"
 	"releap/guest/internal/process"
 	"releap/guest/internal/session"
@@ -36,7 +37,9 @@ type Agent struct {
 	docker  *docker.Engine
 	toolbox *toolbox.Daemon
 	stores  *store.Mounts
-	stop    func() // ends the agent's process where that is not PID 1
+	// Of an SSH server that the sandbox may have.
+	hostKeys *hostkeys.Keys
+	stop     func() // ends the agent's process where that is not PID 1
 
 	mu         sync.Mutex
 	configured bool
@@ -62,6 +65,7 @@ func New(freezer *freeze.Freezer, pid1 bool, stop func(), log func(string)) *Age
 	a.docker = docker.New(a.table, log)
 	a.toolbox = toolbox.New(a.table, toolbox.Program)
 	a.stores = store.New(a.table, log)
+	a.hostKeys = hostkeys.New(a.table, log)
 	a.defaults = exec.Defaults{Dir: "/"}
 	if text, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		a.bootID = strings.TrimSpace(string(text))

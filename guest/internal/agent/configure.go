@@ -273,11 +273,15 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		if p.network != nil {
 			address = p.network.Address.String()
 		}
+		isCopied := p.identity.IsCopied()
 		if errs := p.identity.WriteFiles(address, ""); len(errs) > 0 {
 			return 0, errs[0]
 		}
 		if err := boot.NewGeneration(); err != nil {
 			return 0, err
+		}
+		if isCopied {
+			a.hostKeys.Renew()
 		}
 		watch.mark("files")
 	}

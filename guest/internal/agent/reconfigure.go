@@ -91,6 +91,9 @@ func (a *Agent) reconfigure(s *session.Stream, v jsonlite.Value) error {
 			return err
 		}
 	}
+	if isCopy && a.pid1 {
+		a.hostKeys.Renew()
+	}
 	watch.mark("thaw")
 	w := &jsonlite.Writer{}
 	w.Open('{').Key("clock_ns").Text(strconv.FormatInt(time.Now().UnixNano(), 10))

@@ -52,6 +52,15 @@ func addEntropy(bytes []byte) error {
 	return call(int(file.Fd()), rndReseedCRNG, nil)
 }
 
+// IsCopied tells whether the current root was the root of another sandbox: it has the machine id of that.
+func (id *Identity) IsCopied() bool { return id.isCopied("/etc/machine-id") }
+
+func (id *Identity) isCopied(path string) bool {
+	text, ok := readSmall(path)
+	text = strings.TrimSpace(text)
+	return ok && id.MachineID != "" && text != id.MachineID && len(text) == 32 && strings.Trim(text, "0123456789abcdef") == ""
+}
+
 // WriteFiles writes the identity to the files of the current root. Files that have it already are not changed: on a disk that has
 // been used, the rest of such a file belongs to the user. previous is the former host name, or empty. All files are tried;
 // the errors of those that could not be written are returned.

@@ -85,6 +85,13 @@ async function suspendParent(slot: TestSlot): Promise<void> {
     done < /dev/urandom) > /dev/null 2>&1 &
     while [ "$(wc -l < /dev/shm/draws)" -lt 10 ]; do sleep 0.02; done`,
   );
+  // What OpenSSH installs, with a program of the same options that makes keys.
+  await sh(
+    guest,
+    `mkdir -p /etc/ssh; echo of the parent > /etc/ssh/ssh_host_ed25519_key; echo of the parent > /etc/ssh/ssh_host_ed25519_key.pub
+    printf '#!/bin/sh\nfor last; do :; done\ncat /proc/sys/kernel/random/uuid > "$last"; echo public > "$last.pub"\n' > /usr/bin/ssh-keygen
+    chmod +x /usr/bin/ssh-keygen`,
+  );
   idsBefore = (await sh(guest, 'cat /proc/sys/kernel/random/boot_id /run/releap/generation')).split('\n');
   await guest.sync();
   await guest.freeze({ processesOnly: true });
@@ -168,6 +175,19 @@ describe('two sandboxes restored from one memory', () => {
     const all = [...idsBefore, left[0], left[1], right[0], right[1], left[3]];
     assert.equal(new Set(all).size, 7, all.join(' '));
     for (const id of all) assert.match(id ?? '', /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/);
+  });
+
+  it('have host keys of an SSH server of their own each', async () => {
+    const seen = new Set<string>();
+    for (const vmId of ['left', 'right'])
+      seen.add(
+        await sh(
+          child(vmId),
+          'cd /etc/ssh; until [ "$(cat ssh_host_ed25519_key.pub)" = public ]; do sleep 0.05; done; cat ssh_host_ed25519_key; ls | grep -v "^ssh_host_ed25519_key" || true',
+        ),
+      );
+    assert.equal(seen.size, 2);
+    for (const key of seen) assert.match(key, /^[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}$/);
   });
 
   it('have their own names, in all places where the parent had its', async () => {
