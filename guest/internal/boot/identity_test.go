@@ -3,6 +3,7 @@ package boot
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -42,5 +43,22 @@ func TestWriteHosts(t *testing.T) {
 		if got, _ := os.ReadFile(path); string(got) != c.want {
 			t.Errorf("%s: got %q", name, got)
 		}
+	}
+}
+
+func TestARootIsCopiedIfItHasTheMachineIdOfAnotherSandbox(t *testing.T) {
+	own, other := strings.Repeat("a", 32), strings.Repeat("b", 32)
+	for text, copied := range map[string]bool{own + "\n": false, other + "\n": true, other: true, "": false, "uninitialized\n": false} {
+		path := filepath.Join(t.TempDir(), "machine-id")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		id := &Identity{MachineID: own}
+		if id.isCopied(path) != copied {
+			t.Errorf("%q: %v", text, !copied)
+		}
+	}
+	if id := (&Identity{MachineID: own}); id.isCopied(filepath.Join(t.TempDir(), "none")) {
+		t.Error("a root without a machine id")
 	}
 }
