@@ -344,12 +344,13 @@ describe('a chain of layers', () => {
     const newer = await growChain(chain, true);
     const name = newer.layers.at(-1) as string;
     await appendFile(chainPath(newer, name), 'written by the guest');
-    await dropUnused(chain);
+    const named = await dropUnused(chain);
     const parked = (await readdir(chain.folder)).filter((file) => file.startsWith('parked-'));
+    assert.deepEqual(parked, named);
     assert.equal(parked.length, 1);
     assert.match(await readFile(join(chain.folder, parked[0] as string), 'latin1'), /written by the guest$/);
     await growChain(chain, true);
-    await dropUnused(chain);
+    assert.deepEqual(await dropUnused(chain), []);
     assert.deepEqual(
       (await readdir(chain.folder)).filter((file) => file.endsWith(name)),
       parked,

@@ -102,14 +102,19 @@ export async function unusedFiles({ folder, layers, base }: DiskChain): Promise<
 /**
  * Removes the files that the chain does not use. A layer with content that is newer than all of the chain is renamed instead: a
  * power failure may have brought back an older manifest, and then it has the guest's newest writes.
+ * @returns the new names of such layers
  */
-export async function dropUnused(chain: DiskChain): Promise<void> {
+export async function dropUnused(chain: DiskChain): Promise<string[]> {
+  const parked: string[] = [];
   for (const name of await unusedFiles(chain)) {
     const path = chainPath(chain, name);
     if (isNewer(chain, name) && !(await isEmpty(path, chain))) {
-      await rename(path, join(chain.folder, `parked-${Date.now()}-${name}`));
+      const other = `parked-${Date.now()}-${name}`;
+      await rename(path, join(chain.folder, other));
+      parked.push(other);
     } else await rm(path, { force: true });
   }
+  return parked;
 }
 
 async function isEmpty(path: string, { bytes }: DiskChain): Promise<boolean> {

@@ -358,7 +358,12 @@ export class PersistentMachines {
     await checkChain(chain);
     // Fewer layers are compacted while the VM runs.
     const compacted = chain.layers.length >= LAYERS_MAX ? await compactChain(chain) : chain;
-    await dropUnused(compacted);
+    const parked = await dropUnused(compacted);
+    if (parked.length > 0)
+      this.#options.log.error(
+        { folder: keep, parked },
+        "the manifest of a disk is older than its newest layers: the sandbox starts without what they have; they stay in the disk's folder",
+      );
     return compacted === chain ? chain : await growChain(compacted, true);
   }
 
