@@ -26,7 +26,10 @@ export async function leftovers(home: string): Promise<string[]> {
     routing(home),
     lines('losetup', ['-a'], 'loop device', home),
     lines('cat', ['/proc/self/mounts'], 'mount', home),
-    lines('find', ['/sys/fs/cgroup', '-type', 'd', '-name', 'releap*'], 'cgroup', tag),
+    // Of micro-VMs, of the helpers of the network, and of volumes.
+    ...[tag, homeTag(join(home, 'helpers')), homeTag(join(home, 'volumes'))].map((one) =>
+      lines('find', ['/sys/fs/cgroup', '-type', 'd', '-name', 'releap*'], 'cgroup', one),
+    ),
   ]);
   return found.flat().sort();
 }
