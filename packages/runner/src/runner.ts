@@ -109,28 +109,29 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     spare: (signal) => admission.spare(signal),
     log: log.child({ part: 'network' }),
   });
-  const [id, { machines, cgroups, facts: accelerator, vmms }, network, volumeProbe] = await Promise.all([
-    runnerId(join(folder, 'id')),
-    openMachines({
-      home,
-      folder: join(folder, 'vms'),
-      cacheDir,
-      buildDir,
-      ...guest,
-      guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
-      templateUid: TEMPLATE_UID,
-      accelerator: options.accelerator,
-      signal: options.signal,
-      defaultShape: DEFAULT_MACHINE_SIZE,
-      log: log.child({ part: 'vmm' }),
-    }),
-    openedNetwork,
-    VolumeProbe.open(buildDir, log.child({ part: 'volume' })),
-  ]).catch(async (error: unknown) => {
-    const network = await openedNetwork.catch(() => undefined);
-    if ((await network?.abandon()) !== true) throw error;
-    throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
-  });
+  const [id, { machines, cgroups, facts: accelerator, vmms, kvmWatch }, network, volumeProbe] =
+    await Promise.all([
+      runnerId(join(folder, 'id')),
+      openMachines({
+        home,
+        folder: join(folder, 'vms'),
+        cacheDir,
+        buildDir,
+        ...guest,
+        guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
+        templateUid: TEMPLATE_UID,
+        accelerator: options.accelerator,
+        signal: options.signal,
+        defaultShape: DEFAULT_MACHINE_SIZE,
+        log: log.child({ part: 'vmm' }),
+      }),
+      openedNetwork,
+      VolumeProbe.open(buildDir, log.child({ part: 'volume' })),
+    ]).catch(async (error: unknown) => {
+      const network = await openedNetwork.catch(() => undefined);
+      if ((await network?.abandon()) !== true) throw error;
+      throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
+    });
   const identity = await ControlIdentity.open({
     folder,
     runnerId: id,
@@ -348,7 +349,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     clearInterval(relief);
     await usage.close();
     await meter.close();
-    await Promise.all([link.close(), volumeProbe.close()]);
+    await Promise.all([link.close(), volumeProbe.close(), kvmWatch?.close()]);
     absences.close();
     purge[Symbol.dispose]();
     volumes.close();

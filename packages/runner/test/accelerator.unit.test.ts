@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
-import { mkdir, readdir, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { it } from 'node:test';
 import { pino } from 'pino';
+import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/oci';
 import { countKvmImages } from '../src/machine/kvm-images.ts';
-import { findAccelerator, isBelieved, isSameCpu, type Verdict } from '../src/vmm/accelerator.ts';
+import { findAccelerator, isBelieved, isSameCpu, tryKvmAgain, type Verdict } from '../src/vmm/accelerator.ts';
+import { KvmWatch } from '../src/vmm/kvm-watch.ts';
 import { bootId } from '../src/vmm/process-identity.ts';
 
 const DEVICE = '10 2792 1';
@@ -69,4 +71,57 @@ it('a trial that succeeded is believed, and so is a failed one of a version that
   assert.equal(isBelieved({ accelerator: 'kvm' }, DEVICE), true);
   const { device: _, ...old } = failed;
   assert.equal(isBelieved(old, DEVICE), true);
+});
+
+it('a trial that failed once is repeated, and one that then succeeds is the result of the next start', async () => {
+  await using folder = await temporaryFolder();
+  const options = {
+    choice: 'auto' as const,
+    vmm: { version: '1', folder: '/no/vmm' },
+    kernel: { path: '/no/kernel', sha256: '' },
+    initramfs: '/no/initramfs',
+    cacheDir: folder.path,
+    countKvmImages: () => Promise.resolve(0),
+    log: pino({ enabled: false }),
+  };
+  const results = ['tcg', 'tcg', 'kvm'] as const;
+  let trials = 0;
+  let works = false;
+  const watch = new KvmWatch({
+    tryKvm: async (signal) => {
+      works = await tryKvmAgain({ ...options, signal }, async () => {
+        const accelerator = results[trials] ?? 'tcg';
+        trials += 1;
+        return { accelerator, reason: 'a trial', tried: true };
+      });
+      return works;
+    },
+    everyMs: { first: 1, later: 1 },
+    log: options.log,
+  });
+  await until(() => works);
+  await watch.close();
+  assert.equal(trials, 3);
+  const path = join(folder.path, 'accelerator.json');
+  const verdict = JSON.parse(await readFile(path, 'utf8')) as Verdict;
+  assert.deepEqual([verdict.accelerator, verdict.later], ['kvm', true]);
+  // Valid where the machine has the device; a start then takes it for its own.
+  if (verdict.device === '') return;
+  assert.equal((await findAccelerator(options)).accelerator, 'kvm');
+  assert.equal((JSON.parse(await readFile(path, 'utf8')) as Verdict).later, false);
+});
+
+it('the end of the service ends a trial that is under way', async () => {
+  let begun = false;
+  const watch = new KvmWatch({
+    tryKvm: async (signal) => {
+      begun = true;
+      await new Promise((resolve) => signal.addEventListener('abort', resolve));
+      return false;
+    },
+    everyMs: { first: 1, later: 1 },
+    log: pino({ enabled: false }),
+  });
+  await until(() => begun);
+  await watch.close();
 });

@@ -32,6 +32,11 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
   const known = options.probe ? undefined : serversFinding(options.cache);
   const choice = options.env['RELEAP_ACCELERATOR'];
   if (choice === 'tcg') return check('ok', 'RELEAP_ACCELERATOR=tcg: guests are emulated');
+  if (known?.accelerator === 'kvm' && known.later)
+    return check(
+      'warn',
+      `KVM works (${known.reason}), but the server has begun to emulate guests: restart it`,
+    );
   if (known?.accelerator === 'kvm') return check('ok', `${WORKS} (${known.reason})`);
   if (known && choice === 'kvm')
     return check(
@@ -79,15 +84,17 @@ export function checkNesting(modules = '/sys/module'): Check[] {
   }));
 }
 
-function serversFinding(cache: string): { accelerator: string; reason: string; images: number } | undefined {
+function serversFinding(
+  cache: string,
+): { accelerator: string; reason: string; images: number; later: boolean } | undefined {
   try {
     const found = JSON.parse(readFileSync(join(cache, 'accelerator.json'), 'utf8')) as Record<
       string,
       unknown
     >;
-    const { accelerator, reason, images } = found;
+    const { accelerator, reason, images, later } = found;
     if ((accelerator === 'kvm' || accelerator === 'tcg') && typeof reason === 'string')
-      return { accelerator, reason, images: Number(images ?? 0) };
+      return { accelerator, reason, images: Number(images ?? 0), later: later === true };
   } catch {
     // No server has run here: try it ourselves.
   }

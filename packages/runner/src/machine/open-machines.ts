@@ -8,9 +8,10 @@ import { LocalCopies } from '../disk/local-copies.ts';
 import { fileSha256 } from '../disk/file-sha256.ts';
 import type { Platform, MachineSize } from '../template/machine-size.ts';
 import { TemplateStore } from '../template/template-store.ts';
-import { findAccelerator } from '../vmm/accelerator.ts';
-import type { AcceleratorChoice, AcceleratorFacts } from '../vmm/accelerator.ts';
+import { findAccelerator, tryKvmAgain } from '../vmm/accelerator.ts';
+import type { AcceleratorChoice, AcceleratorFacts, AcceleratorOptions } from '../vmm/accelerator.ts';
 import { DEVICE_MODEL, deviceModel } from '../vmm/device-model.ts';
+import { KvmWatch } from '../vmm/kvm-watch.ts';
 import { VmmStore } from '../vmm/vmm-store.ts';
 import { virtiofsdFolder } from '@releap/contract/volume-probe';
 import { countKvmImages } from './kvm-images.ts';
@@ -57,6 +58,8 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   facts: AcceleratorFacts;
   platform: Platform;
   vmms: VmmStore;
+  /** Only where a trial decides, and it has failed. */
+  kvmWatch: KvmWatch | undefined;
 }> {
   const { initramfs, cacheDir, buildDir, log } = options;
   await mkdir(cacheDir, { recursive: true });
@@ -74,17 +77,18 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   const vmm = vmms.newest;
   const kernel = { path: options.kernel, sha256 };
   const systemFolder = join(folder, 'system');
+  const trial: AcceleratorOptions = {
+    choice: options.accelerator ?? 'auto',
+    vmm,
+    kernel,
+    initramfs,
+    cacheDir,
+    countKvmImages: async () => await countKvmImages([options.folder, join(folder, 'snapshots')]),
+    log,
+    signal: options.signal,
+  };
   const [facts, initramfsSha256, system] = await Promise.all([
-    findAccelerator({
-      choice: options.accelerator ?? 'auto',
-      vmm,
-      kernel,
-      initramfs,
-      cacheDir,
-      countKvmImages: async () => await countKvmImages([options.folder, join(folder, 'snapshots')]),
-      log,
-      signal: options.signal,
-    }),
+    findAccelerator(trial),
     fileSha256(initramfs),
     placeSystemDisk(options.systemDisk, systemFolder),
   ]);
@@ -132,7 +136,11 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     }),
     log,
   });
-  return { machines, cgroups, facts, platform, vmms };
+  const isUndecided = trial.choice === 'auto' && facts.accelerator === 'tcg';
+  const kvmWatch = isUndecided
+    ? new KvmWatch({ tryKvm: (signal) => tryKvmAgain({ ...trial, signal }), log })
+    : undefined;
+  return { machines, cgroups, facts, platform, vmms, kvmWatch };
 }
 
 /** Calls it when its value is needed first, and again after a failure. */

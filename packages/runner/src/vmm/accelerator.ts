@@ -29,6 +29,8 @@ const RETRY_MS = 30_000;
  */
 const PROBE_MS = { silence: 30_000, deadline: 120_000 };
 const CONSOLE_MAX_BYTES = 64 * 1024;
+/** In the cache folder. */
+const VERDICT_FILE = 'accelerator.json';
 /** What the guest agent prints on its console once it runs. */
 const GUEST_READY = 'releap: ready';
 
@@ -44,14 +46,7 @@ export interface AcceleratorFacts {
   tscKhz: number | undefined;
 }
 
-/**
- * Finds out by trial which accelerator this machine has: a /dev/kvm that can be opened proves nothing, as guests hang on
- * some machines that have it. A successful trial is cached until QEMU, a kernel or the processor changes; a failed one for
- * an hour at most and for that device. A device that cannot be opened is tried again each time.
- *
- * With the choice `kvm` it returns only once a guest has booted under KVM.
- */
-export async function findAccelerator(options: {
+export interface AcceleratorOptions {
   choice: AcceleratorChoice;
   vmm: Vmm;
   kernel: { path: string; sha256: string };
@@ -62,7 +57,16 @@ export async function findAccelerator(options: {
   log: Logger;
   /** Ends a trial, and the waiting for KVM: this rejects with its reason. */
   signal?: AbortSignal | undefined;
-}): Promise<AcceleratorFacts> {
+}
+
+/**
+ * Finds out by trial which accelerator this machine has: a /dev/kvm that can be opened proves nothing, as guests hang on
+ * some machines that have it. A successful trial is cached until QEMU, a kernel or the processor changes; a failed one for
+ * an hour at most and for that device. A device that cannot be opened is tried again each time.
+ *
+ * With the choice `kvm` it returns only once a guest has booted under KVM.
+ */
+export async function findAccelerator(options: AcceleratorOptions): Promise<AcceleratorFacts> {
   const { choice, vmm, kernel, cacheDir, log, signal } = options;
   const { hostCpu, tscKhz } = await readHostCpu();
   const factsOf = async (accelerator: Accelerator, reason: string): Promise<AcceleratorFacts> => ({
@@ -72,10 +76,8 @@ export async function findAccelerator(options: {
     tscKhz,
   });
   if (choice === 'tcg') return await factsOf('tcg', 'RELEAP_ACCELERATOR=tcg');
-  const key = createHash('sha256')
-    .update(JSON.stringify([vmm.version, kernel.sha256, release(), hostCpu]))
-    .digest('hex');
-  const path = join(cacheDir, 'accelerator.json');
+  const key = keyOf(options, hostCpu);
+  const path = join(cacheDir, VERDICT_FILE);
   const known = await readFile(path, 'utf8')
     .then((text) => JSON.parse(text) as Verdict)
     .catch(() => undefined);
@@ -83,6 +85,7 @@ export async function findAccelerator(options: {
   const device = await deviceIdentity();
   if (known?.key === key && isBelieved(known, device, choice === 'kvm' || images > 0)) {
     const facts = await factsOf(known.accelerator, String(known.reason));
+    if (known.later === true) await saveVerdict(path, { ...known, later: false });
     log.info(facts, 'accelerator known from an earlier trial');
     return facts;
   }
@@ -115,6 +118,28 @@ export async function findAccelerator(options: {
   }
 }
 
+/** What a result is valid for. */
+function keyOf({ vmm, kernel }: Pick<AcceleratorOptions, 'vmm' | 'kernel'>, hostCpu: string): string {
+  return createHash('sha256')
+    .update(JSON.stringify([vmm.version, kernel.sha256, release(), hostCpu]))
+    .digest('hex');
+}
+
+/**
+ * Tries KVM once more, on a host that emulates guests. A trial that succeeds is the next start's result.
+ * @param boot boots a guest under KVM; instead of a real one, for tests
+ */
+export async function tryKvmAgain(options: AcceleratorOptions, boot = probe): Promise<boolean> {
+  const { vmm, kernel, initramfs, cacheDir, signal } = options;
+  const { accelerator, reason, tried } = await boot(vmm, kernel.path, initramfs, signal);
+  if (signal?.aborted === true || accelerator !== 'kvm') return false;
+  const { hostCpu } = await readHostCpu();
+  const now = { bootId: bootId(), at: Date.now(), device: await deviceIdentity() };
+  const verdict = { key: keyOf(options, hostCpu), accelerator, reason, tried, later: true, ...now };
+  await saveVerdict(join(cacheDir, VERDICT_FILE), verdict);
+  return true;
+}
+
 async function saveVerdict(path: string, verdict: Verdict): Promise<void> {
   await mkdir(dirname(path), { recursive: true });
   const partial = `${path}.${process.pid}.partial`;
@@ -134,6 +159,8 @@ export interface Verdict {
   bootId?: string;
   /** Milliseconds since 1970. */
   at?: number;
+  /** A service found it that had begun to emulate guests before, and does until it is started again. */
+  later?: boolean;
   /** How many images captured under KVM the host had. */
   images?: number;
 }
