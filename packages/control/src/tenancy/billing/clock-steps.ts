@@ -19,7 +19,8 @@ const NOW = statement<{ ms: number }>(
 /**
  * $1 time of the last check, in milliseconds; $2 size of the step; $3 margin. A moved meter does not match the condition
  * again, so any number of servers may run this. A meter that has been uncharged for longer than the step is not moved:
- * its error is less than that time.
+ * its error is less than that time. Hosts that were last heard of in what is the future now are moved too: one that has died would
+ * be charged until then, and not be lost.
  */
 const MOVE = statement<{ moved: number }>(
   'meters-move',
@@ -33,6 +34,9 @@ const MOVE = statement<{ moved: number }>(
                    and (m.closed_at is null or m.closed_at >= before + step)
               else m.metered_until > before + step + margin and m.closed_at is null end
   returning 1
+), hosts as (
+  update runners r set last_seen_at = r.last_seen_at + step from clock
+   where step < interval '0' and r.last_seen_at > clock_timestamp() + margin
 )
 select count(*)::integer as moved from moved`,
 );
