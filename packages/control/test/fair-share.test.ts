@@ -36,3 +36,32 @@ it('versions of one organization that do not start leave places to the version o
   await until(async () => (await probes(stranger.projectId)) === 1);
   assert.equal(await probes(world.call.projectId), 4, 'the flood has half of the places');
 });
+
+it('no version of an organization without credits is tried, nor in the way of another, until it is granted some', async () => {
+  await using world = await startWorld({ billing: { mode: 'enforce' } });
+  const { pool } = world.database;
+  // No sandbox that it gets ever runs.
+  await using _runner = await world.runner({ script: silent });
+  const grant = (project: string) =>
+    pool.query(
+      `insert into credit_ledger (org_id, amount, kind) select org_id, 1000000000, 'grant' from projects where id = $1`,
+      [project],
+    );
+  const tried = async (): Promise<string[]> => {
+    const { rows } = await pool.query<{ version_id: string }>('select version_id from function_instances');
+    return rows.map(({ version_id: id }) => id);
+  };
+  const due = await insertFunction(world, { state: 'pending' });
+  // More than a server looks at in one pass.
+  for (let count = 0; count < 33; count++) {
+    const { projectId: project } = await world.stranger();
+    await insertFunction(world, { state: 'pending', project });
+  }
+  const { projectId: project } = await world.stranger();
+  await grant(project);
+  const solvent = await insertFunction(world, { state: 'pending', project });
+  await until(async () => (await tried()).length > 0);
+  assert.deepEqual(await tried(), [solvent.versionId]);
+  await grant(world.call.projectId);
+  await until(async () => (await tried()).includes(due.versionId));
+});

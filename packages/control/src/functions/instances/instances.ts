@@ -67,7 +67,7 @@ export interface FunctionInstances {
    * The instance on which this server tries a pending version: a new one, or one of a server that is gone. Where `max_instances`
    * is reached, it asks gateways to give up idle instances and waits for half a minute; a new version is then tried beside them.
    * @returns undefined when another server tries it, or it is not pending any more
-   * @throws 429 when there is no capacity; the signal's reason
+   * @throws 402; 429 when there is no capacity; the signal's reason
    */
   probe(version: DueVersion, serverId: string, signal: AbortSignal): Promise<string | undefined>;
   /** Renews the lease of an instance until the holder ends it. */
@@ -303,6 +303,7 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
         template_state: state,
         capture_on: captureOn,
       } = version;
+      await billing.requireCredits(version.org_id);
       using watch = changes.watch(functionId);
       const until = performance.now() + limits.functionFullMs;
       using _ = waitFor(functionId);

@@ -32,7 +32,7 @@ const LACKING = `select i.version_id, r.id as runner_id, i.created_at
 
 /**
  * Pending versions that no server tries, and those that need another template: the oldest of each organization, then the next ones.
- * $1 this server, $2 most
+ * $1 this server, $2 versions that are not looked at, $3 most
  */
 const DUE = statement<DueVersion>(
   'function-versions-due',
@@ -44,7 +44,8 @@ const DUE = statement<DueVersion>(
       and not exists (select 1 from function_instances i join sandboxes s on s.id = i.sandbox_id
                        where i.version_id = v.id and i.purpose = 'probe' and i.lease_until > now() and i.gateway_id <> $1
                          and s.status not in ('deleting', 'deleted', 'failed', 'lost'))
-    order by row_number() over (partition by p.org_id order by v.created_at), v.created_at limit $2`,
+      and v.id <> all ($2::uuid[])
+    order by row_number() over (partition by p.org_id order by v.created_at), v.created_at limit $3`,
 );
 
 /** The attempt that a server has begun and does not continue. $1 version, $2 this server, $3 lease in milliseconds */
@@ -98,8 +99,14 @@ const SUCCEEDED = statement(
   'delete from function_template_failures where version_id = $1 and runner_id = $2',
 );
 
-export function dueVersions(on: Queryable, serverId: string, most: number): Promise<DueVersion[]> {
-  return queryAll(on, DUE, [serverId, most]);
+/** @param without versions that wait for another try: these would be in the way of others */
+export function dueVersions(
+  on: Queryable,
+  serverId: string,
+  without: readonly string[],
+  most: number,
+): Promise<DueVersion[]> {
+  return queryAll(on, DUE, [serverId, without, most]);
 }
 
 /** @returns its sandbox; null when another server tries this version, undefined when no server does */

@@ -24,12 +24,14 @@ const CONCURRENT_FAILING = 3;
 const FAILING_MS = 600_000;
 /** Versions without a server that one pass looks at. */
 const BATCH = 32;
-/** Pause before a version is tried again that had no capacity or whose host failed, in milliseconds. */
+/** Pause before a version is tried again that had no capacity or credits, or whose host failed, in milliseconds. */
 const RETRY_MS = 5_000;
 /** The same before another capture of a version that serves, on the same host; it doubles with each failure. */
 const CAPTURE_RETRY = { retryMs: 60_000, longestMs: 6 * 3_600_000 };
-/** How long a version may wait for capacity, in milliseconds. */
+/** How long a version may wait for capacity and for credits, in milliseconds. */
 const CAPACITY_MS = 3_600_000;
+/** What it waits for, by the status of the refusal. */
+const WAITS: Readonly<Record<number, string>> = { 402: 'were no credits', 429: 'was no capacity' };
 
 export interface Prober extends AsyncDisposable {
   /** Begins with versions that no server tries, or that need another template. */
@@ -137,11 +139,15 @@ export function createProber({
       await states.fail(id, error.message);
     } else if (error instanceof InstanceEnded && error.state.status === 'failed' && error.status !== 429) {
       await states.fail(id, `its first instance failed: ${error.state.error ?? 'no reason was given'}`);
-    } else if (error instanceof ApiError && error.status === 429 && ageMs > CAPACITY_MS) {
-      await states.fail(id, `there was no capacity to try it: ${error.message}`);
+    } else if (error instanceof ApiError && WAITS[error.status] !== undefined && ageMs > CAPACITY_MS) {
+      await states.fail(id, `there ${WAITS[error.status]} to try it: ${error.message}`);
     } else {
       notBefore.set(id, performance.now() + RETRY_MS);
-      log.warn({ err: error, version: id }, 'a version of a function could not be tried; retrying');
+      const isBroke = error instanceof ApiError && error.status === 402;
+      log[isBroke ? 'debug' : 'warn'](
+        { err: error, version: id },
+        'a version of a function could not be tried; retrying',
+      );
     }
   }
 
@@ -170,7 +176,7 @@ export function createProber({
     const now = performance.now();
     for (const [id, at] of notBefore) if (at <= now) notBefore.delete(id);
     for (const [orgId, until] of failing) if (until <= now) failing.delete(orgId);
-    for (const version of await dueVersions(database.pool, serverId, BATCH)) {
+    for (const version of await dueVersions(database.pool, serverId, [...notBefore.keys()], BATCH)) {
       if (stop.signal.aborted || trying.size >= CONCURRENT) return;
       const { id, org_id: orgId } = version;
       if (trying.has(id) || notBefore.has(id)) continue;
