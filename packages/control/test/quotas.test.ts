@@ -119,6 +119,9 @@ describe('the quota of', () => {
     const second = await lease();
     assert.equal(second.type === 'refusal' && second.status, 429, JSON.stringify(second));
     assert.match(JSON.stringify(second), /quota of \d+ function instances/);
+    const now = await used('function_instances');
+    const quota = { owner: world.orgId, resource: 'function_instances', limit: now, used: now };
+    assert.deepEqual(second.type === 'refusal' && second.quota, quota);
   });
 
   it('pending invocations refuses spawn and map, all of a call or none', async () => {

@@ -20,6 +20,7 @@
  * id of the lease, and does not end it if it is refused with 503.
  */
 import { Type, type Static } from 'typebox';
+import { ExceededQuota } from '../wire/quota.ts';
 
 /** Path of the WebSocket that gateways dial. */
 export const GATEWAY_LINK_PATH = '/internal/gateways/link';
@@ -161,6 +162,8 @@ const Refusal = Type.Object({
   error: Type.String(),
   /** With 429: the version of a function has not been tried yet, so there is no instance; ask again. Earlier servers leave it out. */
   not_tried_yet: Type.Optional(Type.Boolean()),
+  /** With 429: the quota of its organization that an instance would exceed. */
+  quota: Type.Optional(ExceededQuota),
 });
 
 const Revoke = Type.Object({

@@ -3,6 +3,7 @@
  * never carries a secret.
  */
 import type { ErrorBody, ErrorStatus } from '../wire/errors.ts';
+import type { ExceededQuota } from '../wire/quota.ts';
 import { quote } from './quote.ts';
 
 export interface ApiErrorOptions {
@@ -67,6 +68,20 @@ export function overloaded(message: string, retryAfterSecs = OVERLOAD_RETRY_AFTE
     headers: { 'retry-after': String(seconds) },
     fields: { message, retry_after_secs: seconds },
   });
+}
+
+/** 429 of what a quota has no room for, with the fields of `QuotaRefusal`. */
+export class QuotaExceeded extends ApiError {
+  readonly quota: ExceededQuota;
+
+  constructor(message: string, quota: ExceededQuota, retryAfterSecs = OVERLOAD_RETRY_AFTER_SECS) {
+    const { headers, body } = overloaded(message, retryAfterSecs);
+    const { owner, resource, limit, used } = quota;
+    const { error: _, ...fields } = body;
+    super(429, message, { headers, fields: { ...fields, owner, resource, limit, used } });
+    this.name = 'QuotaExceeded';
+    this.quota = { owner, resource, limit, used };
+  }
 }
 
 /** A version of a function has not been tried yet. Calls wait for that: it is not a lack of capacity. */

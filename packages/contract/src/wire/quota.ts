@@ -50,15 +50,21 @@ export const QuotaRequest = Type.Object(
 );
 export type QuotaRequest = Static<typeof QuotaRequest>;
 
+const EXCEEDED = {
+  owner: Type.String({ description: 'Id of the organization.' }),
+  resource: QuotaResource,
+  limit: Type.Number(),
+  used: Type.Number({ description: 'Without what was refused.' }),
+};
+export const ExceededQuota = Type.Object(EXCEEDED);
+export type ExceededQuota = Static<typeof ExceededQuota>;
+
 export const QuotaRefusal = Type.Object(
   {
     error: Type.String(),
     message: Type.String({ description: 'The same sentence as `error`.' }),
     retry_after_secs: Type.Integer({ description: 'Seconds to wait; also in the `Retry-After` header.' }),
-    owner: Type.String({ description: 'Id of the organization.' }),
-    resource: QuotaResource,
-    limit: Type.Number(),
-    used: Type.Number({ description: 'Without what was refused.' }),
+    ...EXCEEDED,
   },
   { description: 'The organization has no quota left for it. Nothing was created or started.' },
 );

@@ -4,6 +4,7 @@ import {
   type ErrorStatus,
   type GatewayControlMessage,
   NotTriedYet,
+  QuotaExceeded,
   STATUS_MEANINGS,
 } from '@releap/contract';
 
@@ -12,10 +13,12 @@ export function toRefusal({
   status,
   error,
   not_tried_yet: notTriedYet,
+  quota,
 }: Extract<GatewayControlMessage, { type: 'refusal' }>): ApiError {
   if (!(status in STATUS_MEANINGS) || status === 500)
     return badGateway('the control plane could not locate the sandbox');
   if (notTriedYet === true) return new NotTriedYet(error);
+  if (quota !== undefined) return new QuotaExceeded(error, quota);
   const headers: Record<string, string> = status === 401 ? { 'www-authenticate': 'Bearer' } : {};
   return new ApiError(status as ErrorStatus, error, { headers });
 }

@@ -6,6 +6,7 @@ import {
   type GatewayFunction,
   NotTriedYet,
   overloaded,
+  QuotaExceeded,
   unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
@@ -442,7 +443,10 @@ class Version {
     if (error !== undefined && kind !== 'capacity' && kind !== 'untried') return error;
     const what = kind === 'untried' ? 'could serve' : 'had capacity for';
     const why = error === undefined ? this.#ending() : `: ${error.message}`;
-    return overloaded(`no instance ${what} this request within ${seconds} s${why}`, RETRY_AFTER_SECS);
+    const message = `no instance ${what} this request within ${seconds} s${why}`;
+    return error instanceof QuotaExceeded
+      ? new QuotaExceeded(message, error.quota, RETRY_AFTER_SECS)
+      : overloaded(message, RETRY_AFTER_SECS);
   }
 
   /** Whether instances that take no requests any more are all that it may have. */

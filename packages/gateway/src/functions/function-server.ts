@@ -15,6 +15,9 @@ import {
   INVOCATION_ID_HEADER,
   isUuid,
   newUuid,
+  outOfCredits,
+  overloaded,
+  QuotaExceeded,
   REQUEST_ID_HEADER,
 } from '@releap/contract';
 import type { Grants } from '../control/grants.ts';
@@ -94,6 +97,8 @@ export class FunctionServer {
     this.#open.add(invocation);
     try {
       await invocation;
+    } catch (error) {
+      throw isPublic ? forStranger(error) : error;
     } finally {
       this.#open.delete(invocation);
       response.off('close', onClosed);
@@ -257,6 +262,16 @@ export async function refuseCall(
   expectsContinue: boolean,
 ): Promise<void> {
   sendError(response, error, expectsContinue ? request.complete : await discardBody(request));
+}
+
+/** What an organization may use, uses and has left is not for the callers of its public functions. */
+function forStranger(error: unknown): unknown {
+  if (error instanceof QuotaExceeded)
+    return overloaded(
+      'no instance had capacity for this request in time',
+      Number(error.headers['retry-after']),
+    );
+  return error instanceof ApiError && error.status === 402 ? outOfCredits() : error;
 }
 
 /** Of a request that did not get an instance; undefined when it is not recorded, because it was not let in. */

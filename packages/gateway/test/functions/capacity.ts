@@ -43,6 +43,37 @@ test('a call that finds no capacity in time gets 429, and control is asked again
   assert.equal(refusals, -1);
 });
 
+const strangerCall = (name = world.called.id): Promise<Response> =>
+  fetch(`http://127.0.0.1:${hasty.port}/fn/${world.called.project_id}/${name}`, { method: 'POST' });
+
+test('a call without quota for an instance is told the limit, its use and its owner, and a stranger is not', async () => {
+  const quota = { owner: newUuid(), resource: 'function_instances' as const, limit: 7, used: 7 };
+  const error = `organization ${quota.owner} uses 7 of its quota of 7 function instances`;
+  world.decideInstance = () => ({ status: 429, error, quota });
+  const answer = await call('x', {}, hasty);
+  const { message, ...told } = (await answer.json()) as Record<string, unknown>;
+  assert.match(String(message), /within 2 s: organization .* quota of 7/);
+  assert.deepEqual([answer.status, answer.headers.get('retry-after')], [429, '5']);
+  assert.deepEqual(told, { error: message, retry_after_secs: 5, ...quota });
+  const { id } = world.called;
+  const stranger = await strangerCall();
+  assert.deepEqual([stranger.status, stranger.headers.get('retry-after')], [429, '5']);
+  assert.doesNotMatch(await stranger.text(), /quota|organization|limit|owner/);
+  const recorded = () => world.control.recorded.filter((one) => one.function_id === id);
+  await until(() => recorded().length === 2);
+  for (const { error: reason } of recorded()) assert.match(reason ?? '', /quota of 7 function instances/);
+});
+
+test('a stranger is not told the balance of an organization without credits', async () => {
+  const broke = { status: 402, error: 'out of credits: its balance is -3.25, and must be above 0' };
+  world.decideInstance = () => broke;
+  assert.deepEqual(await errorOf(await call('x', {}, hasty)), [402, broke.error]);
+  const error = 'the organization that owns this project is out of credits';
+  assert.deepEqual(await errorOf(await strangerCall()), [402, error]);
+  world.decideFunction = () => broke;
+  assert.deepEqual(await errorOf(await strangerCall('another')), [402, error]);
+});
+
 test('a call is refused at once when too many wait already, of its function or of all', async () => {
   const small = await world.gateway({ waitingOfVersion: 2, waiting: 3 });
   const started = Promise.withResolvers<void>();

@@ -21,7 +21,7 @@ export type Question = Extract<GatewayMessage, { type: 'resolve' }>;
 export type Decision =
   | { vm_id: string; data_url: string; ttl_ms?: number; public?: boolean }
   | { function: GatewayFunction; ttl_ms?: number }
-  | { status: number; error: string; not_tried_yet?: boolean };
+  | Omit<Extract<GatewayControlMessage, { type: 'refusal' }>, 'type' | 'id'>;
 
 export interface FakeControl extends AsyncDisposable {
   url: string;

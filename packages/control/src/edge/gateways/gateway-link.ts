@@ -8,6 +8,7 @@ import {
   GatewayMessage,
   isUuid,
   NotTriedYet,
+  QuotaExceeded,
   unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
@@ -66,6 +67,7 @@ interface Held extends HeldGrant {
 }
 
 type Question = Extract<GatewayMessage, { type: 'resolve' }>;
+type RefusalDetails = Pick<Extract<GatewayControlMessage, { type: 'refusal' }>, 'not_tried_yet' | 'quota'>;
 
 export class GatewayLink {
   readonly #socket: WebSocket;
@@ -170,7 +172,10 @@ export class GatewayLink {
       const isTemporary = !(error instanceof ApiError) || error.status === 503;
       if (renewed === undefined || !isTemporary) this.#forget(id);
       if (error instanceof ApiError && error.status !== 500)
-        return this.#refuse(id, error.status, error.message, error instanceof NotTriedYet);
+        return this.#refuse(id, error.status, error.message, {
+          ...(error instanceof NotTriedYet && { not_tried_yet: true }),
+          ...(error instanceof QuotaExceeded && { quota: error.quota }),
+        });
       log.error({ err: error, kind: target.kind }, 'a target could not be resolved for a gateway');
       this.#refuse(id, 503, 'the control plane could not look up the target; try again');
     }
@@ -240,8 +245,8 @@ export class GatewayLink {
     this.#send({ type: 'pressure', function_ids: [], instances: [...instances] });
   }
 
-  #refuse(id: number, status: number, error: string, notTriedYet = false): void {
-    this.#send({ type: 'refusal', id, status, error, ...(notTriedYet && { not_tried_yet: true }) });
+  #refuse(id: number, status: number, error: string, why: RefusalDetails = {}): void {
+    this.#send({ type: 'refusal', id, status, error, ...why });
   }
 
   #revoke(id: number, disconnect: boolean): void {
