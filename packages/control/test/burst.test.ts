@@ -84,6 +84,38 @@ describe('burst', () => {
     assert.equal(await charged(database, vm, 'burst'), cost(15 * SECOND));
   });
 
+  it('of a micro-VM that lives for seconds is charged, although its readings come between two passes', async () => {
+    const { vm, meter, clock, read } = await setUp();
+    meter.take(runnerId, [read(30, 5)]);
+    meter.take(runnerId, [read(39, 23)]);
+    await meter.charge(PRICES);
+    clock.now += 25_000;
+    await meter.charge(PRICES);
+    // 9 s, of which 4.5 core-seconds are guaranteed; 18 were used.
+    assert.equal(await charged(database, vm, 'burst'), cost(13.5 * SECOND));
+  });
+
+  it('of a micro-VM is charged to its end, although the next one of the sandbox starts at once', async () => {
+    const { vm, meter, clock, read } = await setUp();
+    meter.take(runnerId, [read(30, 5)]);
+    await meter.charge(PRICES);
+    for (const life of ['second', 'third']) {
+      // Stopped before a minute is over, and started again.
+      meter.take(runnerId, [read(39, 23, life === 'second' ? 'first' : 'second')]);
+      meter.take(runnerId, [read(30, 5, life)]);
+      await meter.charge(PRICES);
+    }
+    meter.take(runnerId, [read(39, 23, 'third')]);
+    // Never charged before it ends.
+    meter.take(runnerId, [read(30, 5, 'fourth')]);
+    meter.take(runnerId, [read(39, 23, 'fourth')]);
+    meter.take(runnerId, [read(30, 5, 'fifth')]);
+    await meter.charge(PRICES);
+    clock.now += 25_000;
+    await meter.charge(PRICES);
+    assert.equal(await charged(database, vm, 'burst'), cost(4 * 13.5 * SECOND));
+  });
+
   it('starts again with a new incarnation of the micro-VM, whose counters start at zero', async () => {
     const { vm, meter, read } = await setUp();
     for (const [age, cpu, life] of [

@@ -168,6 +168,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     folder: join(folder, 'usage'),
     reader: new CounterReader(cgroups),
     onPass: () => uplink.pump(),
+    onEdge: (vmId, counter) => usage.tell(vmId, counter),
     log: log.child({ part: 'metering' }),
   });
   const uplink = new UsageUplink({
@@ -274,7 +275,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     onUsageStored: (seq) => uplink.stored(seq),
     log: log.child({ part: 'link' }),
   });
-  const usage = new UsageReporter({
+  const usage: UsageReporter = new UsageReporter({
     running: () => reconciler.running(),
     read: async (vmId) => meter.cpu(vmId),
     report: (readings) => link.usage(readings),

@@ -11,6 +11,7 @@ import type { Reading } from '../src/metering/counters.ts';
 import { readInterfaces, type CounterSource } from '../src/metering/counter-reader.ts';
 import { OBSERVED_MAX_MS, UsageLedger } from '../src/metering/usage-ledger.ts';
 import { UsageMeter } from '../src/metering/usage-meter.ts';
+import type { CpuCounter } from '../src/metering/usage-reporter.ts';
 import { UsageUplink } from '../src/metering/usage-uplink.ts';
 
 const log = pino({ enabled: false });
@@ -414,6 +415,44 @@ it('discards what control does not want, and keeps it while control has not said
     uplink.linked(false);
     assert.equal(meter.spool.next(), undefined);
     assert.deepEqual(sent, []);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+it('tells the CPU time of a sandbox when its run begins and before it ends, once each', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'usage-'));
+  try {
+    let counter: CpuCounter | undefined = { incarnation: 'first', cpuMicros: 5, ageMicros: 30 };
+    const told: [string, CpuCounter][] = [];
+    const meter = new UsageMeter({
+      folder,
+      reader: {
+        read: () => reading({}),
+        cpu() {
+          if (counter === undefined) throw new Error('EIO');
+          return counter;
+        },
+      },
+      interfaces: () => new Map(),
+      onPass: () => undefined,
+      onEdge: (vmId, read) => told.push([vmId, read]),
+      log,
+    });
+    const begun = counter;
+    meter.begin('a', SOURCE);
+    const ended = { ...begun, cpuMicros: 9, ageMicros: 34 };
+    counter = ended;
+    meter.end('a');
+    meter.end('a');
+    meter.begin('b', SOURCE);
+    counter = undefined;
+    meter.end('b');
+    assert.deepEqual(told, [
+      ['a', begun],
+      ['a', ended],
+      ['b', ended],
+    ]);
   } finally {
     rmSync(folder, { recursive: true });
   }

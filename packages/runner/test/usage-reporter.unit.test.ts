@@ -31,6 +31,14 @@ describe('the reporter of CPU use', () => {
     ]);
   });
 
+  it('tells the counter of one at once, when its run begins and before it ends', () => {
+    const { one, told } = reporter([], async () => undefined);
+    one.tell('a', counter);
+    assert.deepEqual(told, [
+      [{ vm_id: 'a', incarnation: 'boot-1-2', cpu_usec: 1_000_000, age_usec: 2_000_000 }],
+    ]);
+  });
+
   it('leaves out those that have ended and those that cannot be read, and reports the others', async () => {
     const { one, told } = reporter(['gone', 'broken', 'good'], async (vmId) => {
       if (vmId === 'broken') throw new Error('EIO');

@@ -35,6 +35,8 @@ export interface UsageMeterOptions {
   interfaces?: () => InterfaceCounters;
   /** After each pass: messages may wait. */
   onPass: () => void;
+  /** CPU time of a sandbox when its run begins, and before it ends: between readings burst would be free. */
+  onEdge?: (vmId: string, counter: CpuCounter) => void;
   log: Logger;
   periodMs?: number;
   /** Time of day in milliseconds, instead of this machine's; for measurements. */
@@ -82,6 +84,7 @@ export class UsageMeter {
     this.#sources.set(vmId, source);
     this.#journal({ vm: vmId, source });
     this.sample(vmId);
+    this.#edge(vmId);
   }
 
   /** Reads one sandbox now: its VMM is about to end. */
@@ -95,6 +98,7 @@ export class UsageMeter {
     if (!this.#sources.has(vmId)) return;
     this.#hasEnded = true;
     this.sample(vmId);
+    this.#edge(vmId);
     const event: Event = { vm: vmId, end: true };
     this.#apply(event);
     this.#journal(event);
@@ -195,6 +199,15 @@ export class UsageMeter {
     const reading = this.#options.reader.read(source, { interfaces, last, isLive, withDisks });
     if (reading !== undefined) this.#ledger.add(vmId, reading);
     return reading;
+  }
+
+  #edge(vmId: string): void {
+    try {
+      const counter = this.cpu(vmId);
+      if (counter !== undefined) this.#options.onEdge?.(vmId, counter);
+    } catch (error) {
+      this.#options.log.warn({ err: error, vm: vmId }, 'its use of CPU cannot be read');
+    }
   }
 
   #journal(event: Event): void {

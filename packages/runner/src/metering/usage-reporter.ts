@@ -40,6 +40,11 @@ export class UsageReporter {
     }, this.#options.periodMs ?? USAGE_MS);
   }
 
+  /** Tells at once: its run begins, or is about to end. */
+  tell(vmId: string, counter: CpuCounter): void {
+    this.#options.report([toReading(vmId, counter)]);
+  }
+
   /** Reads all of them now and tells. */
   async report(): Promise<void> {
     const { running, read, report, log } = this.#options;
@@ -49,12 +54,7 @@ export class UsageReporter {
       try {
         const counter = await read(vmId);
         if (counter === undefined) continue;
-        readings.push({
-          vm_id: vmId,
-          incarnation: counter.incarnation,
-          cpu_usec: Math.max(0, Math.round(counter.cpuMicros)),
-          age_usec: Math.max(0, Math.round(counter.ageMicros)),
-        });
+        readings.push(toReading(vmId, counter));
         this.#unreadable.delete(vmId);
       } catch (error) {
         if (!this.#unreadable.has(vmId)) log.warn({ err: error, vm: vmId }, 'its use of CPU cannot be read');
@@ -74,4 +74,13 @@ export class UsageReporter {
     clearInterval(this.#timer);
     await this.#running;
   }
+}
+
+function toReading(vmId: string, { incarnation, cpuMicros, ageMicros }: CpuCounter): CpuReading {
+  return {
+    vm_id: vmId,
+    incarnation,
+    cpu_usec: Math.max(0, Math.round(cpuMicros)),
+    age_usec: Math.max(0, Math.round(ageMicros)),
+  };
 }

@@ -72,68 +72,82 @@ export interface BurstMeter {
   forget(): Promise<void>;
 }
 
-interface Known {
+/** A run of a micro-VM, of which something is not charged yet. */
+interface Life {
   runnerId: string;
+  /** Counting starts here. */
+  first: CpuReading;
+  /** The newest one. */
   reading: CpuReading;
   heardAt: number;
   /** Of the stored reading; undefined when it is unknown. */
   chargedAge: number | undefined;
 }
 
+/** Lives of one sandbox that are kept until they are charged. */
+const LIVES_MAX = 8;
+
 /** @param now milliseconds, monotonic; for tests */
 export function createBurstMeter(
   database: Database,
   now: () => number = () => performance.now(),
 ): BurstMeter {
-  const readings = new Map<string, Known>();
+  /** By sandbox, the present life last. */
+  const sandboxes = new Map<string, Life[]>();
 
-  const isDue = (known: Known, at: number): boolean => {
-    const { reading, chargedAge } = known;
-    if (chargedAge === undefined) return true;
-    if (reading.age_usec <= chargedAge) return false;
-    return reading.age_usec - chargedAge >= WINDOW_USEC || at - known.heardAt >= GONE_MS;
-  };
+  /** The reading of a sandbox that is charged next: in order, because the database has one of each. */
+  function next(lives: readonly Life[], at: number): { life: Life; reading: CpuReading } | undefined {
+    for (const life of lives) {
+      const { first, reading, chargedAge, heardAt } = life;
+      if (chargedAge === undefined) return { life, reading: first };
+      const left = reading.age_usec - chargedAge;
+      const hasEnded = life !== lives.at(-1) || at - heardAt >= GONE_MS;
+      if (left > 0 && (hasEnded || left >= WINDOW_USEC)) return { life, reading };
+    }
+    return undefined;
+  }
 
   return {
-    take(runnerId, given) {
+    take(runnerId, readings) {
       const heardAt = now();
-      for (const reading of given) {
-        const before = readings.get(reading.vm_id);
-        const same = before?.reading.incarnation === reading.incarnation && before.runnerId === runnerId;
-        readings.set(reading.vm_id, {
-          runnerId,
-          reading,
-          heardAt,
-          chargedAge: same ? before.chargedAge : undefined,
-        });
+      for (const reading of readings) {
+        const lives = sandboxes.get(reading.vm_id) ?? [];
+        sandboxes.set(reading.vm_id, lives);
+        const present = lives.at(-1);
+        if (present?.reading.incarnation === reading.incarnation && present.runnerId === runnerId) {
+          present.reading = reading;
+          present.heardAt = heardAt;
+          continue;
+        }
+        lives.push({ runnerId, first: reading, reading, heardAt, chargedAge: undefined });
+        if (lives.length > LIVES_MAX) lives.shift();
       }
     },
     async charge(prices) {
       const at = now();
-      const due = [...readings.values()].filter((known) => isDue(known, at));
       const orgs = new Set<string>();
-      for (let from = 0; from < due.length; from += BATCH) {
-        const batch = due.slice(from, from + BATCH);
-        const sent = batch.map((known) => known.reading);
-        const rows = await queryAll(database.pool, CHARGE, [
-          sent.map((one) => one.vm_id),
-          batch.map((known) => known.runnerId),
-          sent.map((one) => one.incarnation),
-          sent.map((one) => one.cpu_usec),
-          sent.map((one) => one.age_usec),
-          String(prices.burstCpuSecond),
-        ]);
-        for (const { org_id } of rows) orgs.add(org_id);
-        for (const [index, known] of batch.entries()) {
-          known.chargedAge = sent[index]?.age_usec;
-          // A newer reading arrived meanwhile: it starts where this one ended.
-          const newer = readings.get(known.reading.vm_id);
-          if (newer !== undefined && newer.reading.incarnation === sent[index]?.incarnation)
-            newer.chargedAge = known.chargedAge;
+      for (;;) {
+        const due = [...sandboxes.values()].flatMap((lives) => next(lives, at) ?? []);
+        if (due.length === 0) break;
+        for (let from = 0; from < due.length; from += BATCH) {
+          const batch = due.slice(from, from + BATCH);
+          const rows = await queryAll(database.pool, CHARGE, [
+            batch.map(({ reading }) => reading.vm_id),
+            batch.map(({ life }) => life.runnerId),
+            batch.map(({ reading }) => reading.incarnation),
+            batch.map(({ reading }) => reading.cpu_usec),
+            batch.map(({ reading }) => reading.age_usec),
+            String(prices.burstCpuSecond),
+          ]);
+          for (const { org_id } of rows) orgs.add(org_id);
+          for (const { life, reading } of batch) life.chargedAge = reading.age_usec;
         }
       }
-      for (const [id, known] of readings) {
-        if (at - known.heardAt >= GONE_MS && known.reading.age_usec === known.chargedAge) readings.delete(id);
+      for (const [id, lives] of sandboxes) {
+        const present = lives.at(-1);
+        const isGone = present !== undefined && at - present.heardAt >= GONE_MS;
+        if (isGone && present.reading.age_usec === present.chargedAge) sandboxes.delete(id);
+        else if (lives.length > 1) lives.splice(0, lives.length - 1);
       }
       return [...orgs];
     },
