@@ -13,7 +13,7 @@ import { billingModule } from '../src/tenancy/billing/module.ts';
 import { chargeMeters } from '../src/tenancy/billing/charge-meters.ts';
 import { createClockSteps } from '../src/tenancy/billing/clock-steps.ts';
 import { chargeFunctions } from '../src/tenancy/billing/function-charges.ts';
-import type { ControlContext } from '../src/context.ts';
+import type { ControlServices } from '../src/services.ts';
 import { createEventBus } from '../src/platform/events/event-bus.ts';
 import { deleteFunction } from '../src/functions/versions/delete.ts';
 import { functionTeardown } from '../src/functions/versions/teardown.ts';
@@ -31,7 +31,7 @@ const ABANDONED_MS = 180_000;
 const GRACE_MS = 120_000;
 
 let clock: VirtualClock;
-let context: ControlContext;
+let context: ControlServices;
 before(async () => {
   clock = await VirtualClock.open();
   const ended = { apply: async () => [] };
@@ -44,7 +44,7 @@ before(async () => {
     lifecycle: ended,
     snapshots: ended,
     log: quiet,
-  } as unknown as ControlContext;
+  } as unknown as ControlServices;
 });
 after(async () => clock[Symbol.asyncDispose]());
 
