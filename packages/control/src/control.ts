@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { COMPAT_PREFIX } from '@releap/contract';
 import { migrate } from '@releap/database';
 import { answerCompatError, answerUnlisted } from './edge/compat/errors.ts';
@@ -35,6 +36,12 @@ export interface Control extends AsyncDisposable {
   runTask(name: string): Promise<void>;
   /** Charges everything that is due now. */
   charge(): Promise<void>;
+  /**
+   * Lets calls of functions end, for at most this long: `/readyz` and `/healthz` answer 503, connections are not kept alive, and no
+   * further invocation is leased. `close` follows.
+   * @param hurry aborted to end it early
+   */
+  drain(ms: number, hurry?: AbortSignal): Promise<void>;
   /** Ends open requests, disconnects the runners and closes the database. Sandboxes continue. */
   close(): Promise<void>;
 }
@@ -112,6 +119,17 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     sweep: () => tasks.runOnce(),
     runTask: (name) => tasks.runOnce(name),
     charge: () => tasks.runOnce('charge'),
+    async drain(ms, hurry) {
+      context.draining.abort();
+      api.drain();
+      const ended = new AbortController();
+      const signal = hurry === undefined ? ended.signal : AbortSignal.any([ended.signal, hurry]);
+      await Promise.race([
+        Promise.all(modules.map((module) => module.drain?.())),
+        sleep(ms, undefined, { signal }).catch(() => undefined),
+      ]);
+      ended.abort();
+    },
     close,
     [Symbol.asyncDispose]: close,
   };

@@ -99,6 +99,8 @@ export interface ControlServices {
   /** The store of images, snapshots and build contexts. A blob that no row names is removed after a grace period. */
   readonly blobs: BlobStore;
   readonly artifacts: Artifacts;
+  /** Aborted when the server is about to stop: balancers are to lead clients elsewhere. */
+  readonly draining: AbortController;
   /** Runs when the server stops, in reverse order. */
   readonly cleanup: AsyncDisposableStack;
 }
@@ -288,6 +290,7 @@ export async function createServices(
     builds,
     artifacts,
     blobs: createBlobs(database, store),
+    draining: new AbortController(),
     cleanup,
   };
 }

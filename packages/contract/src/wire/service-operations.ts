@@ -16,7 +16,7 @@ export const serviceOperations = {
       status: 200,
       response: { description: 'It can.', schema: Type.Object({ status: Type.String() }) },
     },
-    errors: { 503: 'No sandbox can be created now.' },
+    errors: { 503: 'No sandbox can be created now, or the server is stopping.' },
   },
   getLiveness: {
     method: 'GET',
@@ -45,7 +45,7 @@ export const serviceOperations = {
       status: 200,
       response: { description: 'It can.', schema: Type.Object({ status: Type.Literal('ok') }) },
     },
-    errors: { 503: 'The database cannot be reached.' },
+    errors: { 503: 'The database cannot be reached, or the server is stopping.' },
   },
   getOpenApi: {
     method: 'GET',

@@ -19,6 +19,8 @@ export interface Module {
   clientRoutes?(scope: FastifyInstance, guards: ClientGuards): void;
   /** Adds WebSocket endpoints to the internal listener. */
   upgrades?(router: UpgradeRouter): void;
+  /** The server is about to stop: takes no new work that lasts. Resolves when what is in progress has ended. */
+  drain?(): Promise<void>;
   /** Disconnects the clients of `upgrades`; called when the server stops, and its listeners wait for it. */
   disconnect?(): void;
   /** Registers the module's metrics, named `releap_…`; docs/observability.md lists them. */

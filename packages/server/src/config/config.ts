@@ -29,6 +29,7 @@ export interface Config {
   previewDomain?: string;
   previewPort?: number;
   gatewayDrainS: number;
+  controlDrainS: number;
   previewEngine: 'haproxy' | 'none';
   previewUrl?: string;
   previewTls?: PreviewTls;
@@ -162,6 +163,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     previewPort: get('RELEAP_PREVIEW_PORT'),
     gatewayDrainS: get('RELEAP_GATEWAY_DRAIN_S'),
+    controlDrainS: get('RELEAP_CONTROL_DRAIN_S'),
     previewEngine: get('RELEAP_PREVIEW_ENGINE'),
     previewUrl: url('RELEAP_PREVIEW_URL'),
     previewTls,

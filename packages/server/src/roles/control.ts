@@ -80,5 +80,17 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
   }
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();
-  return { facts: { url: baseUrl, issuer: issuer ?? '' }, stop: close, detach: close };
+  // The service of one machine stops as a whole: what its calls lead to ends, too.
+  const drainMs = supervised ? 0 : config.controlDrainS * 1000;
+  const hurry = new AbortController();
+  return {
+    facts: { url: baseUrl, issuer: issuer ?? '' },
+    stop: close,
+    async detach() {
+      await control.drain(drainMs, hurry.signal);
+      await close();
+    },
+    drainMs,
+    hurry: () => hurry.abort(),
+  };
 }

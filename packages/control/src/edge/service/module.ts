@@ -5,13 +5,16 @@ import { serviceRoutes } from './routes.ts';
 
 export interface ServiceModuleOptions {
   database: Database;
+  /** Aborted when the server is about to stop. */
+  draining: AbortController;
   options: { publicUrl?: string };
   regions: Regions;
 }
 
-export function serviceModule({ database, options, regions }: ServiceModuleOptions): Module {
+export function serviceModule({ database, draining, options, regions }: ServiceModuleOptions): Module {
   return {
     name: 'service',
-    routes: (planes) => serviceRoutes(planes, { database, publicUrl: options.publicUrl, regions }),
+    routes: (planes) =>
+      serviceRoutes(planes, { database, draining: draining.signal, publicUrl: options.publicUrl, regions }),
   };
 }

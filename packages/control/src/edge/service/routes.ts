@@ -13,10 +13,18 @@ const HEALTH_CACHE_MS = 250;
 
 export function serviceRoutes(
   planes: Planes,
-  { database, publicUrl, regions }: { database: Database; publicUrl: string | undefined; regions: Regions },
+  {
+    database,
+    draining,
+    publicUrl,
+    regions,
+  }: { database: Database; draining: AbortSignal; publicUrl: string | undefined; regions: Regions },
 ): void {
   const documentWith = (toolboxUrls: readonly string[]) =>
     openApiDocument({ toolboxUrls, ...(publicUrl === undefined ? {} : { serverUrl: publicUrl }) });
+  const refuseDraining = (): void => {
+    if (draining.aborted) throw unavailable('the server is stopping');
+  };
   let document = { of: '', content: documentWith([]) };
   planes.public.operation(operations.getOpenApi, async () => {
     // It is made again when the regions have changed, and served without a database too.
@@ -33,6 +41,7 @@ export function serviceRoutes(
 
   planes.public.operation(operations.getLiveness, () => ({ status: 'ok' as const }));
   planes.public.operation(operations.getReadiness, async () => {
+    refuseDraining();
     try {
       await queryOne(database.pool, REACHABLE);
     } catch {
@@ -43,6 +52,7 @@ export function serviceRoutes(
 
   let cached: { until: number; ready: Promise<boolean> } | undefined;
   planes.public.operation(operations.getHealth, async () => {
+    refuseDraining();
     const now = performance.now();
     if (cached === undefined || cached.until <= now) {
       cached = {

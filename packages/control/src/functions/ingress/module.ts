@@ -22,15 +22,17 @@ type Called = FastifyRequest<{ Params: { project?: string; name: string } }>;
 export interface FunctionIngressModuleOptions {
   cleanup: AsyncDisposableStack;
   database: Database;
+  draining: AbortController;
   regions: Regions;
 }
 
-export function functionIngressModule({ cleanup, database, regions }: FunctionIngressModuleOptions): Module {
+export function functionIngressModule({ cleanup, database, draining, regions }: FunctionIngressModuleOptions): Module {
   // The gateway bounds the time in the queue and that of the handler.
   const agent = gatewayAgent();
   cleanup.defer(() => agent.destroy());
 
   const known = new FunctionRegions(database);
+  const open = new Set<Promise<void>>();
 
   /** Null for an unknown function, which any gateway refuses. */
   async function regionOf({ params, principal }: Called): Promise<string | null> {
@@ -50,7 +52,7 @@ export function functionIngressModule({ cleanup, database, regions }: FunctionIn
 
   async function serve(request: Called, reply: FastifyReply): Promise<void> {
     const { origin, pathname } = await gatewayOf(request);
-    await passThrough(request.raw, reply.raw, {
+    const passing = passThrough(request.raw, reply.raw, {
       dispatcher: agent,
       origin,
       path: `${pathname.replace(/\/$/, '')}${request.raw.url ?? ''}`,
@@ -62,8 +64,12 @@ export function functionIngressModule({ cleanup, database, regions }: FunctionIn
       },
       onBegin: () => {
         reply.hijack();
+        // One that has begun to wait before the drain, too.
+        if (draining.signal.aborted) reply.raw.shouldKeepAlive = false;
       },
     });
+    open.add(passing);
+    await passing.finally(() => open.delete(passing));
   }
 
   function routes(scope: FastifyInstance, { workload, address }: ClientGuards): void {
@@ -97,6 +103,10 @@ export function functionIngressModule({ cleanup, database, regions }: FunctionIn
   return {
     name: 'function-ingress',
     clientRoutes: routes,
+    // Calls that come meanwhile are waited for as well: a balancer learns of the drain a little later.
+    async drain() {
+      while (open.size > 0) await Promise.allSettled(open);
+    },
   };
 }
 

@@ -63,6 +63,7 @@ export function invocationsModule(context: InvocationsModuleOptions): Module {
   });
   return {
     name: 'invocations',
+    drain: () => worker.drain(),
     routes: (planes) => invocationRoutes(planes, context),
     metrics(registry) {
       registry.registerMetric(outcomes);

@@ -76,6 +76,8 @@ export interface Worker extends AsyncDisposable {
   renewLeases(): Promise<void>;
   /** Returns what other servers have left behind to the queue, and fails what has had all of its attempts. */
   sweep(): Promise<void>;
+  /** Leases nothing any more. Resolves when what is in progress has ended. */
+  drain(): Promise<void>;
   /** Invocations in progress here. */
   readonly inFlight: number;
 }
@@ -100,6 +102,7 @@ export function createWorker(options: WorkerOptions): Worker {
     retryMs = RETRY_MS,
   } = options;
   const stop = new AbortController();
+  const draining = new AbortController();
   const budget = new PayloadBudget();
   const recorder = createRecorder(database.pool, prices, log);
   /** By invocation; of one that was lost and leased again, the newest attempt. */
@@ -162,12 +165,17 @@ export function createWorker(options: WorkerOptions): Worker {
         if (isFromStart) return;
         isFromStart = true;
       }
-      if (stop.signal.aborted || tasks.size >= window) return;
+      if (stop.signal.aborted || draining.signal.aborted || tasks.size >= window) return;
     }
   }
 
   function kick(isNew = false): void {
     if (stop.signal.aborted) return;
+    if (draining.signal.aborted) {
+      // Others run what this server still stores.
+      if (isNew) onBacklog?.();
+      return;
+    }
     again = true;
     hasNew ||= isNew;
     passing ??= passes().finally(() => {
@@ -177,7 +185,7 @@ export function createWorker(options: WorkerOptions): Worker {
   }
 
   async function passes(): Promise<void> {
-    while (again && !stop.signal.aborted) {
+    while (again && !stop.signal.aborted && !draining.signal.aborted) {
       again = false;
       const isNew = hasNew;
       hasNew = false;
@@ -336,6 +344,13 @@ export function createWorker(options: WorkerOptions): Worker {
 
   return {
     kick,
+    async drain() {
+      draining.abort();
+      clearTimeout(timer);
+      await passing;
+      if (hasBacklog || again) onBacklog?.();
+      while (tasks.size > 0) await Promise.allSettled(tasks);
+    },
     get inFlight() {
       return tasks.size;
     },

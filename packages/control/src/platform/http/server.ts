@@ -19,6 +19,8 @@ export interface HttpServer {
   /** @returns the URL that it listens on */
   listen(address: { host: string; port: number }): Promise<string>;
   /** Refuses new requests, ends long polls, and after a grace period closes open connections. */
+  /** Keeps no connection alive from now on. */
+  drain(): void;
   close(): Promise<void>;
 }
 
@@ -44,6 +46,7 @@ const CLOSE_MS = 3_000;
 export function createHttpServer(options: HttpServerOptions): HttpServer {
   const { plugins, trustedProxies = [], answers = [], bodyLimits = BODY_LIMITS, log } = options;
   const closing = new AbortController();
+  let isDraining = false;
   const base: FastifyBaseLogger = log;
   const app = fastify({
     loggerInstance: base,
@@ -83,6 +86,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   app.setErrorHandler(answerError);
   app.setNotFoundHandler(routeNotFound);
   app.addHook('onRequest', (request, reply, done) => {
+    if (isDraining) reply.raw.shouldKeepAlive = false;
     watchBody(request, reply, bodyLimits);
     done();
   });
@@ -107,6 +111,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     fastify: app,
     server: app.server,
     listen: (address) => app.listen(address),
+    drain() {
+      isDraining = true;
+    },
     async close() {
       closing.abort(new ApiError(503, 'the server is stopping'));
       const timer = setTimeout(() => app.server.closeAllConnections(), CLOSE_MS);

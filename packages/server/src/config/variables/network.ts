@@ -50,6 +50,15 @@ export const NETWORK = {
       '`/healthz` answers 503 meanwhile. The service of one machine does not wait.',
     group: 'Network',
   }),
+  RELEAP_CONTROL_DRAIN_S: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 86_400 }),
+    default: 300,
+    unit: 's',
+    description:
+      'How long a control server that runs by itself waits for calls of functions when it is stopped; a second signal ends that. Its ' +
+      '`/readyz` and `/healthz` answer 503 meanwhile. The service of one machine does not wait.',
+    group: 'Network',
+  }),
   RELEAP_SSH_HOST: variable({
     schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
     defaultText: '`RELEAP_HOST`',
