@@ -22,6 +22,7 @@ import { proxy } from './http/proxy.ts';
 import { engineClientOf } from './engine/engine-listener.ts';
 import { type PreviewFront, type PreviewFrontOptions, startPreviewFront } from './engine/preview-front.ts';
 import { sendRedirect } from './http/redirect.ts';
+import { TrustedProxies } from './http/trusted-proxies.ts';
 import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
 import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
 import {
@@ -70,6 +71,8 @@ export interface GatewayOptions {
   };
   /** Calls of functions. */
   functions?: Partial<DispatcherLimits>;
+  /** Addresses and CIDR blocks of proxies in front, besides those of this machine. */
+  trustedProxies?: readonly string[];
   log: Logger;
   limits?: Partial<GatewayLimits>;
 }
@@ -141,6 +144,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     headersMs: limits.answerMs,
     bodyMs: limits.idleMs,
   });
+  const proxies = new TrustedProxies(options.trustedProxies);
   const tunnels = new Set<Duplex>();
   let isDraining = false;
   /** Requests that are not answered yet. */
@@ -160,7 +164,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     noDelay: true,
     shouldUpgradeCallback: wantsWebSocket,
   });
-  shareConnections(server, limits.connections);
+  shareConnections(server, limits.connections, proxies);
 
   /** The hosts of previews have no paths of the gateway. */
   const isPreview = ({ headers }: RequestHead): boolean =>
@@ -206,7 +210,15 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       isCall = !isPreview(head) && isFunctionPath(head.url);
       const call = isCall ? routeFunctionCall(head) : undefined;
       if (call !== undefined) {
-        await functions.serve(request, response, { call, requestId, address: head.address, expectsContinue });
+        const { address } = head;
+        await functions.serve(request, response, {
+          call,
+          requestId,
+          address,
+          isProxy: proxies.has(address),
+          isTls: 'encrypted' in request.socket,
+          expectsContinue,
+        });
         return;
       }
       const route = findRoute(head);
@@ -318,7 +330,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
   server.listen({ host: listen.host, port: listen.port });
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
-  front = previews && (await startPreviewFront(previews, { http: server, grants, limits, log }));
+  front = previews && (await startPreviewFront(previews, { http: server, grants, limits, proxies, log }));
   log.info({ host: listen.host, port, kinds: kinds.map(({ kind }) => kind) }, 'the gateway listens');
 
   return {

@@ -4,6 +4,7 @@ import { EventEmitter } from 'node:events';
 import type { Server } from 'node:http';
 import { test } from 'node:test';
 import { shareConnections } from '../src/http/connection-share.ts';
+import { TrustedProxies } from '../src/http/trusted-proxies.ts';
 
 class FakeSocket extends EventEmitter {
   destroyed = false;
@@ -18,9 +19,9 @@ class FakeSocket extends EventEmitter {
   }
 }
 
-test('an address that opens as many as it can leaves connections to others; a proxy of this machine is not counted', () => {
+test('an address that opens as many as it can leaves connections to others; trusted proxies are not counted', () => {
   const server = new EventEmitter() as unknown as Server;
-  shareConnections(server, 8);
+  shareConnections(server, 8, new TrustedProxies(['192.0.2.7']));
   const open = (address: string, count: number): FakeSocket[] => {
     const sockets = Array.from({ length: count }, () => new FakeSocket(address));
     for (const socket of sockets) server.emit('connection', socket as never);
@@ -34,6 +35,7 @@ test('an address that opens as many as it can leaves connections to others; a pr
   assert.equal(open('2001:db8::2', 1).length, 0);
   assert.equal(open('203.0.113.2', 1).length, 1);
   assert.equal(open('127.0.0.1', 50).length, 50);
+  assert.equal(open('192.0.2.7', 50).length, 50);
   for (const socket of flood) socket.destroy();
   assert.ok(open('203.0.113.1', 1).length === 1);
 });

@@ -21,6 +21,8 @@ export interface EngineConfig {
   lanes: number;
   threads: number;
   connections: number;
+  /** Addresses and CIDR blocks whose connections are of many clients, and not counted by address. */
+  proxies: readonly string[];
   headerBytes: number;
   headerMs: number;
   bodyBytes: number;
@@ -112,7 +114,14 @@ ${error(504, 'the server at port %[var(txn.port)] of the sandbox did not answer 
 
 frontend ${PREVIEW_FRONTEND}
   bind ${address(config.http)}
-${tls === undefined ? '' : `  bind ${address(tls)} ssl crt ${paths.certificate} alpn h2,http/1.1\n`}  unique-id-format %[var(txn.credential)]
+${tls === undefined ? '' : `  bind ${address(tls)} ssl crt ${paths.certificate} alpn h2,http/1.1\n`}  # As shareConnections: an address may have as many connections as are free. This one is counted on both sides.
+  acl is_proxy src ${config.proxies.join(' ')}
+  tcp-request connection track-sc0 src,ipmask(32,64) table clients if !is_proxy
+  tcp-request connection set-var(sess.open) fe_conn if !is_proxy
+  tcp-request connection set-var(sess.free) int(${config.connections + 1}),sub(sess.open) if !is_proxy
+  tcp-request connection reject if !is_proxy { sc0_conn_cur,sub(sess.free) gt 0 }
+
+  unique-id-format %[var(txn.credential)]
   acl has_request_id var(txn.request_id) -m found
   http-request set-var(txn.request_id) req.fhdr(${REQUEST_ID_HEADER}) if { req.fhdr_cnt(${REQUEST_ID_HEADER}) eq 1 } { req.fhdr(${REQUEST_ID_HEADER}) -m reg ^[A-Za-z0-9._-]{1,100}$ }
   http-request set-var(txn.request_id) uuid() if !has_request_id
@@ -190,6 +199,9 @@ ${
   http-request set-var(txn.lane) var(txn.public),map_str(${paths.routes}) if is_fresh !is_unusual !has_lane
   use_backend guests if has_lane
   default_backend gateway
+
+backend clients
+  stick-table type ipv6 size 100k expire 1m store conn_cur
 
 backend gateway
   option http-server-close

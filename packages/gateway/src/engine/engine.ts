@@ -36,6 +36,8 @@ export interface EngineOptions {
   uid: number;
   lanes?: number;
   threads?: number;
+  /** Addresses and CIDR blocks whose connections are of many clients. Default: trusted proxies, and this machine. */
+  proxies?: readonly string[];
   /** How often the certificate is read again. */
   certificateMs?: number;
 }

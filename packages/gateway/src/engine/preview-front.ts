@@ -4,6 +4,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import type { Logger } from 'pino';
 import type { Grants } from '../control/grants.ts';
 import { startTlsListener, type TlsOptions } from '../http/tls-listener.ts';
+import type { TrustedProxies } from '../http/trusted-proxies.ts';
 import type { GatewayLimits } from '../limits.ts';
 import { Engine, type EngineOptions } from './engine.ts';
 
@@ -30,6 +31,7 @@ interface Context {
   http: HttpServer;
   grants: Grants;
   limits: GatewayLimits;
+  proxies: TrustedProxies;
   log: Logger;
 }
 
@@ -63,7 +65,7 @@ export async function startPreviewFront(
 
 async function startEngine(
   { engine, listen, tls, isTls }: PreviewFrontOptions,
-  { http, grants, limits, log }: Context,
+  { http, grants, limits, proxies, log }: Context,
   onFailed: () => void,
 ): Promise<Engine | undefined> {
   if (engine === undefined || listen === undefined) return undefined;
@@ -81,6 +83,7 @@ async function startEngine(
         bodyBytes,
         idleMs,
         answerMs,
+        proxies: engine.proxies ?? proxies.networks,
       },
       certificate: tls,
       http,

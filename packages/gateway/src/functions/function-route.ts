@@ -110,8 +110,12 @@ const REMOVED_RESPONSE = new Set([
 
 export interface CallFacts {
   isPublic: boolean;
-  /** Of the client. */
+  /** Of the peer: the client, or a proxy in front of the gateway. */
   address: string;
+  /** What the peer says of its client is believed. */
+  isProxy: boolean;
+  /** The peer is connected over TLS. */
+  isTls: boolean;
   invocationId: string;
   requestId: string;
 }
@@ -119,8 +123,9 @@ export interface CallFacts {
 /** What the handler gets is what the client sent, without credentials of the service. */
 export function headersForHandler(
   headers: IncomingHttpHeaders,
-  { isPublic, address, invocationId, requestId }: CallFacts,
+  facts: CallFacts,
 ): Record<string, string | string[]> {
+  const { isPublic, invocationId, requestId } = facts;
   const isOwn = !isPublic || isServiceCredential(headers);
   const kept = keepEndToEnd(
     headers,
@@ -133,29 +138,26 @@ export function headersForHandler(
   const { host = 'function', 'content-length': length } = headers;
   if (length !== undefined) kept['content-length'] = length;
   kept['host'] = host;
-  Object.assign(kept, forwardedHeaders(headers, address, host));
+  Object.assign(kept, forwardedHeaders(headers, facts, host));
   kept[REQUEST_ID_HEADER] = requestId;
   kept[INVOCATION_ID_HEADER] = invocationId;
   return kept;
 }
 
-/** Forwarding headers are trusted from programs of this machine, such as the control plane or a proxy. */
+/** Of the client, as a trusted proxy says it, such as the control plane; otherwise of the peer. */
 function forwardedHeaders(
   headers: IncomingHttpHeaders,
-  address: string,
+  { address, isProxy, isTls }: CallFacts,
   host: string,
 ): Record<string, string | string[]> {
-  const isProxy = isLoopback(address);
   const said = (name: string, otherwise: string): string | string[] =>
     (isProxy ? headers[name] : undefined) ?? otherwise;
   return {
     'x-forwarded-for': said('x-forwarded-for', address),
     'x-forwarded-host': said('x-forwarded-host', host),
-    'x-forwarded-proto': said('x-forwarded-proto', 'http'),
+    'x-forwarded-proto': said('x-forwarded-proto', isTls ? 'https' : 'http'),
   };
 }
-
-const isLoopback = (address: string): boolean => /^(?:::ffff:)?127\./.test(address) || address === '::1';
 
 function isServiceCredential({ authorization }: IncomingHttpHeaders): boolean {
   const token = bearerToken(authorization);

@@ -59,8 +59,10 @@ export interface FunctionServerOptions {
 export interface FunctionRequest {
   call: FunctionCall;
   requestId: string;
-  /** Of the client. */
+  /** Of the client, or a proxy. */
   address: string;
+  isProxy: boolean;
+  isTls: boolean;
   /** The client waits for `100 Continue` before it sends the body. */
   expectsContinue: boolean;
 }
@@ -206,13 +208,20 @@ export class FunctionServer {
       running: RunningCall | undefined;
     },
   ): Promise<HandlerOutcome> {
-    const { call, requestId, address, expectsContinue } = on.asked;
+    const { call, requestId, address, isProxy, isTls, expectsContinue } = on.asked;
     const { isPublic, path } = call;
     const { instance, revoked } = slot;
     return callHandler(request, response, {
       pool: instance.pool,
       path,
-      headers: headersForHandler(request.headers, { isPublic, address, invocationId: on.id, requestId }),
+      headers: headersForHandler(request.headers, {
+        isPublic,
+        address,
+        isProxy,
+        isTls,
+        invocationId: on.id,
+        requestId,
+      }),
       answer: (status, headers, elapsedMs) => [
         isPublic ? status : 200,
         {

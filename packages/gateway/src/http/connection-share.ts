@@ -4,21 +4,19 @@ import type { Socket } from 'node:net';
 import { FairShare } from '@releap/contract';
 import { engineClientOf } from '../engine/engine-listener.ts';
 import { subjectOf } from '../ssh/login-limiter.ts';
-
-const LOOPBACK_V6 = subjectOf('::1');
+import type { TrustedProxies } from './trusted-proxies.ts';
 
 /**
- * No address can hold all connections: it may have as many as are free. A further one is closed at once. Those of this machine are
- * not counted by address, since a proxy here speaks for many clients.
+ * No address can hold all connections: it may have as many as are free. A further one is closed at once. Those of trusted
+ * proxies, and of this machine, are not counted by address: they are of many clients.
  */
-export function shareConnections(server: Server, connections: number): void {
+export function shareConnections(server: Server, connections: number, proxies: TrustedProxies): void {
   server.maxConnections = connections;
   const places = new FairShare<string>(connections);
   server.on('connection', (socket: Socket) => {
     const address = engineClientOf(socket)?.address ?? socket.remoteAddress;
-    if (address === undefined) return;
+    if (address === undefined || proxies.has(address)) return;
     const network = subjectOf(address);
-    if (isLoopback(network)) return;
     if (!places.mayTake(network)) {
       socket.destroy();
       return;
@@ -27,5 +25,3 @@ export function shareConnections(server: Server, connections: number): void {
     socket.once('close', () => places.release(network));
   });
 }
-
-const isLoopback = (network: string): boolean => network.startsWith('127.') || network === LOOPBACK_V6;

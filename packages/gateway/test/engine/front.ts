@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
+import { connect } from 'node:net';
 import { connect as connectHttp2, type IncomingHttpHeaders, type IncomingHttpStatusHeader } from 'node:http2';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
@@ -121,6 +122,39 @@ test('HTTP/2 and TLS in front: requests, events and the sign-in of a browser; a 
   } finally {
     session.close();
   }
+});
+
+test('an address that opens as many connections as it can leaves some to others', async () => {
+  const proxies = ['192.0.2.1'];
+  const shared = await world.gateway(
+    'shared',
+    { engine: { ...world.engine('shared'), proxies } },
+    { connections: 40 },
+  );
+  assert.equal(shared.previews?.isEngine, true);
+  const port = shared.previews?.port ?? 0;
+  const host = world.hostOf('public-shared');
+  /** Undefined when the engine closes the connection without an answer. */
+  const open = async (localAddress: string) => {
+    const socket = connect({ host: '127.0.0.1', port, localAddress });
+    socket.on('error', () => undefined);
+    socket.write(`GET / HTTP/1.1\r\nHost: ${host}\r\n\r\n`);
+    const answered = Promise.withResolvers<boolean>();
+    socket.once('data', () => answered.resolve(true)).once('close', () => answered.resolve(false));
+    return (await answered.promise) ? socket : undefined;
+  };
+  const flood = [];
+  for (let socket = await open('127.0.0.1'); socket !== undefined; socket = await open('127.0.0.1'))
+    flood.push(socket);
+  assert.equal(flood.length, 20);
+  const other = await open('127.0.0.2');
+  assert.ok(other !== undefined);
+  for (const socket of [...flood, other]) socket.destroy();
+  await eventually('a place', async () => {
+    const socket = await open('127.0.0.1');
+    socket?.destroy();
+    return socket !== undefined;
+  });
 });
 
 test('a gateway that drains waits for requests that the engine has led past it', async () => {

@@ -110,7 +110,11 @@ export class PreviewWorld implements AsyncDisposable {
   }
 
   /** @param name of the folder of its engine; without one it has none */
-  async gateway(name?: string, previews: Partial<GatewayOptions['previews']> = {}): Promise<Gateway> {
+  async gateway(
+    name?: string,
+    previews: Partial<GatewayOptions['previews']> = {},
+    limits: GatewayOptions['limits'] = {},
+  ): Promise<Gateway> {
     const gateway = await startGateway({
       listen: { host: '127.0.0.1', port: 0 },
       controlUrl: this.control.url,
@@ -124,7 +128,7 @@ export class PreviewWorld implements AsyncDisposable {
         ...previews,
       },
       log,
-      limits: { graceMs: 100 },
+      limits: { graceMs: 100, ...limits },
     });
     this.#stack.defer(() => gateway.close());
     return gateway;

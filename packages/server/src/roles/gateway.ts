@@ -41,6 +41,7 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
     controlUrl: internalUrlOf(config),
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     ssh: await sshOptions(config),
+    trustedProxies: config.trustedProxies ?? [],
     log,
   });
   cleanup.defer(() => gateway.close());

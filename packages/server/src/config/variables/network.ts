@@ -112,7 +112,9 @@ export const NETWORK = {
       expected: 'IP addresses and CIDR blocks, separated by commas',
     }),
     description:
-      'Trusted proxies: only their `X-Forwarded-For` is used for addresses in the audit log and for rate limits.',
+      'Trusted proxies, for control servers and gateways: only their `X-Forwarded-For` is used for addresses in the audit log and for ' +
+      'rate limits, and only their `X-Forwarded-…` reach handlers of functions. Their connections to gateways are not limited by address. ' +
+      'For gateways, control servers on other machines are such proxies.',
     group: 'Network',
   }),
   RELEAP_TENANT_PRIVATE_NETWORKS: variable({
