@@ -16,6 +16,8 @@ export interface GatewayLimits {
   headerMs: number;
   bodyBytes: number;
   connections: number;
+  /** Calls of functions by one address (IPv6: one /64) in a minute that control refuses as unknown; 0 for any number. */
+  guesses: number;
   /** How long `close` waits for open requests. */
   graceMs: number;
 }
@@ -31,5 +33,6 @@ export const GATEWAY_LIMITS: GatewayLimits = {
   headerMs: 15_000,
   bodyBytes: 16 * 1024 ** 3,
   connections: 10_000,
+  guesses: 1_200,
   graceMs: 5_000,
 };

@@ -18,6 +18,7 @@ import { type GrantLease, Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
 import { shareConnections } from './http/connection-share.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
+import { EventCounter } from './http/event-counter.ts';
 import { proxy } from './http/proxy.ts';
 import { engineClientOf } from './engine/engine-listener.ts';
 import { type PreviewFront, type PreviewFrontOptions, startPreviewFront } from './engine/preview-front.ts';
@@ -137,6 +138,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     dispatcher,
     uploadIdleMs: limits.uploadIdleMs,
     running,
+    guesses: new EventCounter(limits.guesses === 0 ? Infinity : limits.guesses),
     onFinished: (call) => records.add(call),
   });
   const upstreams = new Upstreams({
@@ -216,6 +218,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
           requestId,
           address,
           isProxy: proxies.has(address),
+          client: proxies.clientOf(address, head.headers['x-forwarded-for']),
           isTls: 'encrypted' in request.socket,
           expectsContinue,
         });

@@ -15,6 +15,13 @@ test('this machine and the listed addresses and networks are trusted, in any for
     assert.equal(proxies.has(address), false, address);
 });
 
+test('the client is the last one that a trusted proxy names', () => {
+  assert.equal(proxies.clientOf('203.0.113.9', '198.51.100.1'), '203.0.113.9');
+  assert.equal(proxies.clientOf('127.0.0.1', '1.1.1.1, 203.0.113.5'), '203.0.113.5');
+  for (const said of [undefined, '', 'x', '203.0.113.5, 192.0.2.7'])
+    assert.equal(proxies.clientOf('127.0.0.1', said), undefined, said);
+});
+
 test('handlers are told what a trusted proxy says of its client, and otherwise what the gateway sees', () => {
   const said = { 'x-forwarded-for': '203.0.113.5', 'x-forwarded-host': 'a', 'x-forwarded-proto': 'https' };
   const facts = { isPublic: true, invocationId: 'i', requestId: 'r' };

@@ -206,11 +206,14 @@ export class Grants {
     }
   }
 
+  /** Whether a grant is cached, so that control is not asked. */
+  isKnown(target: GatewayTarget, token: string | null): boolean {
+    return this.#usable.get(keyOf(target, token))?.granted === true;
+  }
+
   /** The present or pending entry of this target and credential. */
   #find(target: GatewayTarget, token: string | null): Entry {
-    // The digest, not the token: a credential must not stay in memory longer than its request.
-    const digest = token === null ? '' : tokenDigest(token).toString('base64');
-    const key = `${JSON.stringify(target)} ${digest}`;
+    const key = keyOf(target, token);
     const known = this.#usable.get(key);
     if (known !== undefined) {
       if (!known.granted) return known;
@@ -352,4 +355,10 @@ export class Grants {
       entry.retired.abort();
     }
   }
+}
+
+function keyOf(target: GatewayTarget, token: string | null): string {
+  // The digest, not the token: a credential must not stay in memory longer than its request.
+  const digest = token === null ? '' : tokenDigest(token).toString('base64');
+  return `${JSON.stringify(target)} ${digest}`;
 }

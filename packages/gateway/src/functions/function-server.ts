@@ -11,6 +11,7 @@ import {
   FUNCTION_STATUS_HEADER,
   FUNCTION_VERSION_HEADER,
   type GatewayFunction,
+  type GatewayTarget,
   INVOCATION_ATTEMPT_HEADER,
   INVOCATION_ID_HEADER,
   isUuid,
@@ -20,8 +21,9 @@ import {
   QuotaExceeded,
   REQUEST_ID_HEADER,
 } from '@releap/contract';
-import type { Grants } from '../control/grants.ts';
+import type { FunctionLease, Grants } from '../control/grants.ts';
 import { ClientDisconnected, sendError } from '../http/errors.ts';
+import { type EventCounter, subjectOf } from '../http/event-counter.ts';
 import { type Dispatcher, type Slot, VersionGone } from './dispatcher.ts';
 import { corsHeaders, type FunctionCall, headersForClient, headersForHandler } from './function-route.ts';
 import { callHandler, type HandlerOutcome } from './handler-call.ts';
@@ -32,6 +34,7 @@ import type { RunningCall, RunningCalls } from './running-calls.ts';
 const ATTEMPTS_MAX = 3;
 /** How long a new version of a function may take to be announced, in milliseconds. */
 const GONE_MS = 1_000;
+const GUESSES_RETRY_SECS = 60;
 
 /** An invocation that has ended. */
 export interface FinishedCall {
@@ -48,10 +51,12 @@ export interface FinishedCall {
 }
 
 export interface FunctionServerOptions {
-  grants: Pick<Grants, 'leaseFunction'>;
+  grants: Pick<Grants, 'leaseFunction' | 'isKnown'>;
   dispatcher: Dispatcher;
   uploadIdleMs: number;
   running: RunningCalls;
+  /** Of calls that control has refused, by address. */
+  guesses: EventCounter;
   /** Of invocations that the gateway itself records. */
   onFinished: (call: FinishedCall) => void;
 }
@@ -62,6 +67,8 @@ export interface FunctionRequest {
   /** Of the client, or a proxy. */
   address: string;
   isProxy: boolean;
+  /** The client as far as it is known; undefined behind a proxy that does not say it. */
+  client: string | undefined;
   isTls: boolean;
   /** The client waits for `100 Continue` before it sends the body. */
   expectsContinue: boolean;
@@ -125,7 +132,7 @@ export class FunctionServer {
     const source = isPublic ? 'public' : 'invoke';
     let id = newUuid();
     for (let attempt = 1; ; attempt++) {
-      using lease = await this.#options.grants.leaseFunction(target, token);
+      using lease = await this.#lease(target, token, asked.client);
       const called = lease.function;
       const isDispatched = called.dispatched === true;
       const given = request.headers[INVOCATION_ID_HEADER];
@@ -193,6 +200,32 @@ export class FunctionServer {
         if (outcome.end === 'broken' && !outcome.isInvalid) response.setHeader(FUNCTION_BROKEN_HEADER, '1');
       }
       throw outcome.error;
+    }
+  }
+
+  /**
+   * Each unknown function or credential is a question to control, which answers few at a time.
+   * @throws 429 when this client has asked too many
+   */
+  async #lease(
+    target: GatewayTarget,
+    token: string | null,
+    client: string | undefined,
+  ): Promise<FunctionLease> {
+    const { grants, guesses } = this.#options;
+    if (client === undefined || grants.isKnown(target, token))
+      return await grants.leaseFunction(target, token);
+    const subject = subjectOf(client);
+    if (guesses.isExceeded(subject))
+      throw overloaded(
+        'too many calls of this address were refused: try again in a minute',
+        GUESSES_RETRY_SECS,
+      );
+    try {
+      return await grants.leaseFunction(target, token);
+    } catch (error) {
+      if (error instanceof ApiError && [401, 404].includes(error.status)) guesses.add(subject);
+      throw error;
     }
   }
 

@@ -3,14 +3,14 @@ import type { Server } from 'node:http';
 import type { Socket } from 'node:net';
 import { FairShare } from '@releap/contract';
 import { engineClientOf } from '../engine/engine-listener.ts';
-import { subjectOf } from '../ssh/login-limiter.ts';
-import type { TrustedProxies } from './trusted-proxies.ts';
+import { subjectOf } from './event-counter.ts';
+import { TrustedProxies } from './trusted-proxies.ts';
 
 /**
  * No address can hold all connections: it may have as many as are free. A further one is closed at once. Those of trusted
  * proxies, and of this machine, are not counted by address: they are of many clients.
  */
-export function shareConnections(server: Server, connections: number, proxies: TrustedProxies): void {
+export function shareConnections(server: Server, connections: number, proxies = new TrustedProxies()): void {
   server.maxConnections = connections;
   const places = new FairShare<string>(connections);
   server.on('connection', (socket: Socket) => {

@@ -1,5 +1,5 @@
 /** Proxies in front of the gateway: what they say of their clients is believed, and their connections are those of many clients. */
-import { BlockList, isIPv6 } from 'node:net';
+import { BlockList, isIP, isIPv6 } from 'node:net';
 
 /** Programs of this machine, such as the control plane. */
 export const THIS_MACHINE = ['127.0.0.0/8', '::1'] as const;
@@ -18,6 +18,17 @@ export class TrustedProxies {
       if (bits === undefined) this.#list.addAddress(address, family);
       else this.#list.addSubnet(address, Number(bits), family);
     }
+  }
+
+  /** The client of a peer: what it is itself, or what it says if it is a proxy. Undefined when it does not say it, or names another proxy. */
+  clientOf(address: string, forwarded: string | string[] | undefined): string | undefined {
+    if (!this.has(address)) return address;
+    const said =
+      String(forwarded ?? '')
+        .split(',')
+        .at(-1)
+        ?.trim() ?? '';
+    return isIP(said) === 0 || this.has(said) ? undefined : said;
   }
 
   /** @param address of a peer; an IPv4 address also as a socket for both families shows it */

@@ -8,7 +8,8 @@ import { authenticate } from './authentication.ts';
 import { serveConnection } from './connection.ts';
 import type { Login } from './login.ts';
 import { type HostKey, readHostKey } from './host-key.ts';
-import { LoginLimiter, subjectOf } from './login-limiter.ts';
+import { subjectOf } from '../http/event-counter.ts';
+import { LoginLimiter } from './login-limiter.ts';
 import { SSH_LIMITS, type SshLimits } from './ssh-limits.ts';
 
 /** What a client may send before it is authenticated. Key exchange and login take a few kilobytes. */

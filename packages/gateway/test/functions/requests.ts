@@ -184,3 +184,33 @@ test('an answer may repeat any header, also Connection, and has none, one or two
     );
   }
 });
+
+test('a client that guesses functions is refused without a question to control, its calls of known ones are served', async () => {
+  const strict = await world.gateway({}, { guesses: 3 });
+  const from = (address: string) => ({ headers: { 'x-forwarded-for': `198.51.100.1, ${address}` } });
+  assert.equal((await call('known', from('203.0.113.1'), strict)).status, 200);
+  const { decideFunction } = world;
+  world.decideFunction = () => ({ status: 404, error: 'there is no such function' });
+  const guess = async (address: string, count: number): Promise<number[]> => {
+    const statuses = [];
+    for (let at = 0; at < count; at++) {
+      const path = `/fn/${world.called.project_id}/guess-${address}-${at}`;
+      const answer = await fetch(`http://127.0.0.1:${strict.port}${path}`, {
+        method: 'POST',
+        ...from(address),
+      });
+      statuses.push(answer.status);
+      await answer.text();
+    }
+    return statuses;
+  };
+  assert.deepEqual(await guess('203.0.113.1', 5), [404, 404, 404, 429, 429]);
+  const asked = world.control.asked.length;
+  assert.deepEqual(await guess('203.0.113.1', 2), [429, 429]);
+  assert.equal(world.control.asked.length, asked);
+  assert.deepEqual(await guess('203.0.113.2', 1), [404], 'another client');
+  assert.equal((await call('known', from('203.0.113.1'), strict)).status, 200);
+  // A proxy that does not say who its client is speaks for many.
+  assert.deepEqual(await guess('unknown', 5), [404, 404, 404, 404, 404]);
+  world.decideFunction = decideFunction;
+});

@@ -142,14 +142,17 @@ export class FunctionWorld implements AsyncDisposable {
     return this.called;
   }
 
-  async gateway(functions: GatewayOptions['functions'] = {}): Promise<Gateway> {
+  async gateway(
+    functions: GatewayOptions['functions'] = {},
+    limits: GatewayOptions['limits'] = {},
+  ): Promise<Gateway> {
     const gateway = await startGateway({
       listen: { host: '127.0.0.1', port: 0 },
       controlUrl: this.control.url,
       credential: async () => CREDENTIAL,
       functions,
       log: quiet,
-      limits: { graceMs: 100 },
+      limits: { graceMs: 100, ...limits },
     });
     this.#stack.defer(() => gateway.close());
     return gateway;

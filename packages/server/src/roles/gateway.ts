@@ -42,6 +42,7 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     ssh: await sshOptions(config),
     trustedProxies: config.trustedProxies ?? [],
+    limits: { guesses: config.rateLimits.perAddress },
     log,
   });
   cleanup.defer(() => gateway.close());
