@@ -3,7 +3,7 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import * as fc from 'fast-check';
-import { previewUrlOf } from '../src/config/config.ts';
+import { isPlainForOthers, previewUrlOf } from '../src/config/config.ts';
 import { configurationDocument } from '../src/config/document.ts';
 import { type VariableName, VARIABLES } from '../src/config/variables.ts';
 import { ConfigError, loadConfig } from '../src/index.ts';
@@ -224,4 +224,15 @@ test('preview URLs are of this machine, of a certificate, or of a proxy; without
   assert.equal(urlOf({ ...domain, ...tls, RELEAP_PREVIEW_TLS_PORT: '8443' }), 'https://p.example.org:8443');
   assert.equal(urlOf({ ...tls, ...domain, RELEAP_PREVIEW_URL: 'http://x.test' }), 'http://x.test');
   assert.throws(() => urlOf({ RELEAP_PREVIEW_TLS_KEY: '/k.pem' }), /must be set together/);
+});
+
+test('credentials go over plain HTTP where other machines reach a listener without a proxy that has a certificate', () => {
+  for (const [host, url, isPlain] of [
+    ['127.0.0.1', undefined, false],
+    ['::1', 'http://a.example', false],
+    ['0.0.0.0', undefined, true],
+    ['10.0.0.1', 'http://a.example', true],
+    ['0.0.0.0', 'https://a.example', false],
+  ] as const)
+    assert.equal(isPlainForOthers(host, url), isPlain, `${host} ${url}`);
 });

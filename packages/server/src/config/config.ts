@@ -333,6 +333,14 @@ function isForThisMachine(text: (name: VariableName) => string | undefined): boo
   return [text('RELEAP_HOST') ?? '', ...hosts].every(isLoopback);
 }
 
+/**
+ * Whether clients on other machines send their credentials over plain HTTP, as far as the settings tell.
+ * @param url of the same listener for clients, if there is a proxy in front of it
+ */
+export function isPlainForOthers(host: string, url: string | undefined): boolean {
+  return !isLoopback(host) && url?.startsWith('https:') !== true;
+}
+
 function isLoopback(host: string): boolean {
   return ['localhost', '::1', '[::1]'].includes(host) || /^127\.[0-9.]+$/.test(host);
 }
