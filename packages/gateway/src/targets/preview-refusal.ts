@@ -1,5 +1,6 @@
 /** What browsers get instead of a JSON error from a private preview, when they show no credential. */
 import type { ApiError } from '@releap/contract';
+import { isOfSandbox, type SiteContext } from './preview-site.ts';
 import type { OwnAnswer, RequestHead } from './target.ts';
 
 const PAGE = `<!doctype html>
@@ -13,20 +14,26 @@ const PAGE = `<!doctype html>
 `;
 
 /** @returns undefined when the client gets the error as it is */
-export function answerRefused(request: RequestHead, refusal: ApiError): OwnAnswer | undefined {
+export function answerRefused(
+  request: RequestHead,
+  refusal: ApiError,
+  site: SiteContext,
+): OwnAnswer | undefined {
   if (refusal.status !== 401) return undefined;
   const { method, headers } = request;
-  // It cannot have a credential. The request that follows must have one, and not in a cookie: `*` allows none.
+  // It cannot have a credential. The request that follows must have one; a cookie counts for pages of the sandbox alone, and `*` allows none.
   if (method === 'OPTIONS' && headers.origin !== undefined) {
     const wanted = headers['access-control-request-method'];
     if (wanted === undefined) return undefined;
+    const isOwn = isOfSandbox(headers.origin, site);
     return {
       status: 204,
       headers: {
-        'access-control-allow-origin': '*',
+        'access-control-allow-origin': isOwn ? headers.origin : '*',
+        ...(isOwn && { 'access-control-allow-credentials': 'true' }),
         'access-control-allow-methods': wanted,
         'access-control-allow-headers': headers['access-control-request-headers'] ?? '*',
-        vary: 'access-control-request-method, access-control-request-headers',
+        vary: 'origin, access-control-request-method, access-control-request-headers',
         'cache-control': 'no-store',
       },
     };

@@ -38,7 +38,8 @@ export function cookieUse(method: string, headers: IncomingHttpHeaders, context:
 export const isFrame = ({ 'sec-fetch-dest': dest }: IncomingHttpHeaders): boolean =>
   dest === 'iframe' || dest === 'frame';
 
-function isOfSandbox(origin: string, { host, domain, isTls }: SiteContext): boolean {
+/** Whether a page of this origin is the host's own, or of another port of its sandbox. */
+export function isOfSandbox(origin: string, { host, domain, isTls }: SiteContext): boolean {
   const scheme = isTls ? 'https://' : 'http://';
   if (!origin.startsWith(scheme)) return false;
   const authority = origin.slice(scheme.length);

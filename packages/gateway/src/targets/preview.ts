@@ -26,7 +26,8 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
           `no preview at ${quote(request.headers.host ?? '')}; expected <port>-<sandbox id>.${domain}`,
         );
       checkFraming(request);
-      const use = cookieUse(request.method, request.headers, { host, domain, isTls });
+      const site = { host, domain, isTls };
+      const use = cookieUse(request.method, request.headers, site);
       const credential = findCredential(request.url, request.headers, isTls, use);
       const { url } = credential;
       const { port, sandbox } = host;
@@ -39,7 +40,7 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
         token,
         service: port,
         upstreamPath: () => url,
-        onRefused: (refusal) => answerRefused(request, refusal),
+        onRefused: (refusal) => answerRefused(request, refusal, site),
         headers: previewHeaders({ address: request.address, isTls, host }),
       };
       if (isLink || !credential.isInUrl || !isNavigation(request)) return route;

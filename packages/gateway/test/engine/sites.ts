@@ -95,6 +95,25 @@ test('a browser without a credential gets a page, a program an error, a prefligh
       ],
       [204, '*', 'PUT', 'x-service-preview-token', undefined],
     );
+    // A front end at another port of the sandbox, whose requests may use the cookie.
+    const origin = `http://${host.replace(/^\d+/, '3000')}`;
+    const own = await call(port, host, {
+      method: 'OPTIONS',
+      headers: {
+        origin,
+        'access-control-request-method': 'PUT',
+        'access-control-request-headers': 'content-type',
+      },
+    });
+    assert.deepEqual(
+      [
+        own.status,
+        ...['origin', 'methods', 'headers', 'credentials'].map(
+          (name) => own.headers[`access-control-allow-${name}`],
+        ),
+      ],
+      [204, origin, 'PUT', 'content-type', 'true'],
+    );
   }
   assert.equal(world.seen.length, 0);
   const asked = { origin: 'https://app.example', 'access-control-request-method': 'PUT' };
