@@ -73,12 +73,16 @@ describe('spawn', () => {
       'content-encoding': 'gzip',
       traceparent: '00-1-2-01',
       'x-signature': 'sha256=1',
+      'x-service-preview-token': 'a',
+      'x-daytona-preview-token': 'a',
       cookie: 'a=b',
       'x-rlp-queue': 'none',
       'x-forwarded-for': '192.0.2.1',
     });
     await ended(id);
     const { headers } = gateway.callsOf(id)[0] ?? assert.fail('it was not sent');
+    const tokens = ['x-service-preview-token', 'x-daytona-preview-token'].map((name) => headers[name]);
+    assert.deepEqual(tokens, [undefined, undefined]);
     assert.deepEqual(
       ['content-encoding', 'traceparent', 'x-signature', 'cookie', 'x-rlp-queue', 'x-forwarded-for'].map(
         (name) => headers[name],

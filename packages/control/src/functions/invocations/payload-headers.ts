@@ -1,6 +1,13 @@
 /** The headers of a spawn that its handler gets later, as that of a call gets them at once. */
 import type { IncomingHttpHeaders } from 'node:http';
-import { badRequest, BOUNDS, keepEndToEnd, SERVICE_HEADER_PREFIX } from '@releap/contract';
+import {
+  badRequest,
+  BOUNDS,
+  COMPAT_PREVIEW_TOKEN_HEADER,
+  keepEndToEnd,
+  PREVIEW_TOKEN_HEADER,
+  SERVICE_HEADER_PREFIX,
+} from '@releap/contract';
 
 export type PayloadHeaders = Record<string, string | string[]>;
 
@@ -12,6 +19,9 @@ const OF_THE_REQUEST = new Set([
   'cookie',
   'expect',
   'host',
+  'proxy-authorization',
+  PREVIEW_TOKEN_HEADER,
+  COMPAT_PREVIEW_TOKEN_HEADER,
 ]);
 
 /**
