@@ -17,7 +17,13 @@ import { chargeMeters } from '../../packages/control/src/tenancy/billing/charge-
 import { readCredits, readGrants } from '../../packages/control/src/tenancy/billing/ledger.ts';
 import { BILLING_SETTINGS } from '../../packages/control/src/tenancy/billing/settings.ts';
 import { organizationsCrossing } from '../../packages/control/src/tenancy/billing/unbilled.ts';
+import { JOB_PURGE } from '../../packages/control/src/compute/jobs/module.ts';
+import { SANDBOX_PURGE } from '../../packages/control/src/compute/sandboxes/module.ts';
+import { SNAPSHOT_PURGE } from '../../packages/control/src/compute/snapshots/module.ts';
 import { purgeEnded } from '../../packages/control/src/platform/retention/purge.ts';
+import { OBJECT_STORE_PURGE } from '../../packages/control/src/storage/object-stores/module.ts';
+import { VOLUME_PURGE } from '../../packages/control/src/storage/volumes/module.ts';
+import { INVITATION_PURGE } from '../../packages/control/src/tenancy/management/module.ts';
 import { fillHistory } from './fill.ts';
 
 const { values } = parseArgs({ options: { rows: { type: 'string', default: '10000000' } } });
@@ -29,6 +35,7 @@ const MORE_BUFFERS = 400;
 /** A table of this many more pages is rightly read whole. */
 const PAGES = 8;
 /** Runs once a day, and decides against an index that each transition would pay for. */
+const PURGES = [SNAPSHOT_PURGE, SANDBOX_PURGE, OBJECT_STORE_PURGE, VOLUME_PURGE, JOB_PURGE, INVITATION_PURGE];
 const READS_ALL = new Set(['purge-runners']);
 const TIMES = 5;
 
@@ -94,7 +101,7 @@ async function work(world: World): Promise<void> {
   await organizationsCrossing(pool, BILLING_SETTINGS.prices, 0n);
   await readCredits(pool, BILLING_SETTINGS, orgId, 50);
   await readGrants(pool, orgId, 50);
-  await purgeEnded(world.database, 36_500, new AbortController().signal);
+  await purgeEnded(world.database, PURGES, 36_500, new AbortController().signal);
   await until(() => sent.size > 40);
 }
 

@@ -77,7 +77,6 @@ const MODULES: readonly CreateModule[] = [
   invocationLogModule,
   gatewayRecordsModule,
   idempotencyModule,
-  retentionModule,
   functionInstancesModule,
   functionTemplatesModule,
   (services) =>
@@ -91,6 +90,10 @@ export function createModules(context: ControlServices, additional: readonly Cre
   const modules = [...MODULES, ...additional].map((create) => create(context));
   return [
     ...modules,
+    retentionModule(
+      context,
+      modules.flatMap((module) => module.purges ?? []),
+    ),
     teardownModule(
       context,
       modules.flatMap((module) => module.teardown ?? []),

@@ -5,7 +5,12 @@ import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { openFresh, quiet } from '@releap/testing/postgres';
 import { dropEndedPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
-import { purgeEnded, purgeLostRunners } from '../src/platform/retention/purge.ts';
+import { JOB_PURGE } from '../src/compute/jobs/module.ts';
+import { SANDBOX_PURGE } from '../src/compute/sandboxes/module.ts';
+import { SNAPSHOT_PURGE } from '../src/compute/snapshots/module.ts';
+import { purgeLostRunners } from '../src/fleet/runners/purge.ts';
+import { purgeEnded } from '../src/platform/retention/purge.ts';
+import { INVITATION_PURGE } from '../src/tenancy/management/module.ts';
 import { newOrg, newRunner, newSandbox, setStatus } from './support/billing.ts';
 
 let database: Database;
@@ -45,6 +50,8 @@ const snapshotOf = async (
   return id;
 };
 
+const PURGES = [SNAPSHOT_PURGE, SANDBOX_PURGE, JOB_PURGE, INVITATION_PURGE];
+
 describe('the purge of ended rows', () => {
   it('removes deleted sandboxes after their time, with their placeholders, and keeps all others', async () => {
     const { projectId } = await newOrg(database);
@@ -63,7 +70,7 @@ describe('the purge of ended rows', () => {
       `insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name) values ($1, sha256('x'), $2, 'S')`,
       [old, secret],
     );
-    assert.deepEqual(await purgeEnded(database, DAYS, never), { sandboxes: 1 });
+    assert.deepEqual(await purgeEnded(database, PURGES, DAYS, never), { sandboxes: 1 });
     assert.equal(await count('sandboxes', old), 0);
     for (const id of [young, assigned, running, failed]) assert.equal(await count('sandboxes', id), 1);
     const { rowCount } = await database.pool.query('select 1 from sandbox_secrets where sandbox_id = $1', [
@@ -77,10 +84,10 @@ describe('the purge of ended rows', () => {
     const source = await deletedFor(projectId, DAYS + 1);
     const ready = await snapshotOf(source, projectId, 'ready', DAYS + 1);
     const failed = await snapshotOf(source, projectId, 'failed', DAYS + 1);
-    assert.deepEqual(await purgeEnded(database, DAYS, never), { snapshots: 1 });
+    assert.deepEqual(await purgeEnded(database, PURGES, DAYS, never), { snapshots: 1 });
     assert.deepEqual([await count('snapshots', failed), await count('sandboxes', source)], [0, 1]);
     await database.pool.query(`update snapshots set status = 'deleted' where id = $1`, [ready]);
-    assert.deepEqual(await purgeEnded(database, DAYS, never), { snapshots: 1, sandboxes: 1 });
+    assert.deepEqual(await purgeEnded(database, PURGES, DAYS, never), { snapshots: 1, sandboxes: 1 });
   });
 
   it('removes finished jobs, past invitations and lost hosts that hold nothing, in bounded batches', async () => {
@@ -108,7 +115,7 @@ describe('the purge of ended rows', () => {
     const kept = await newRunner(database, new Date(Date.now() - (DAYS + 1) * 86_400_000));
     await newSandbox(database, projectId, { runnerId: kept });
     await database.pool.query(`update runners set status = 'lost' where id = any($1)`, [[lost, kept]]);
-    const removed = await purgeEnded(database, DAYS, never, 4);
+    const removed = await purgeEnded(database, PURGES, DAYS, never, 4);
     assert.deepEqual([removed['jobs'], removed['invitations']], [10, 2]);
     assert.equal(await purgeLostRunners(database, DAYS), 1);
     assert.deepEqual([await count('runners', lost), await count('runners', kept)], [0, 1]);

@@ -1,6 +1,6 @@
 /** docs/security.md, "What one stolen runner credential can do": what it cannot. */
 import assert from 'node:assert/strict';
-import { purgeOperatorAudit } from '../src/platform/retention/purge.ts';
+import { purgeOperatorAudit } from '../src/tenancy/operator/purge.ts';
 import { createHash, randomUUID } from 'node:crypto';
 import { after, before, describe, it } from 'node:test';
 import { GATEWAY_LINK_PATH, newUuid, RUNNER_LINK_PATH } from '@releap/contract';

@@ -3,6 +3,7 @@ import type { Registry } from 'prom-client';
 import type { ClientGuards, Planes } from './http/planes.ts';
 import type { ReconciledKind } from './reconciled-kind.ts';
 import type { UpgradeRouter } from './http/upgrade-router.ts';
+import type { Purge } from './retention/purge.ts';
 import type { PeriodicTask } from './work/task.ts';
 import type { TeardownStep } from './teardown/step.ts';
 
@@ -29,6 +30,8 @@ export interface Module {
   readonly tasks?: readonly PeriodicTask[];
   /** Steps that remove the resource when its project is deleted. */
   readonly teardown?: readonly TeardownStep[];
+  /** What is removed some time after it has ended. */
+  readonly purges?: readonly Purge[];
   /** Resource kinds that runners reconcile for this module. */
   readonly kinds?: readonly ReconciledKind[];
 }

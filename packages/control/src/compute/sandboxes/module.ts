@@ -16,6 +16,7 @@ import type { ReadRecord } from './queries.ts';
 import type { Regions } from '../../fleet/regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import type { Snapshots } from '../snapshots/snapshots.ts';
+import { purge } from '../../platform/retention/purge.ts';
 import type { Module } from '../../platform/module.ts';
 import { createAssignmentSecrets } from './assignment-secrets.ts';
 import { endOverdue } from './deadlines.ts';
@@ -26,6 +27,22 @@ import { objectStoreMountRoutes } from './object-store-mounts.ts';
 import { releaseForkSources } from './pending-forks.ts';
 import { sandboxRoutes } from './routes.ts';
 import { sandboxTeardown } from './teardown.ts';
+
+/** A full snapshot is restored with the secrets of the sandbox that it was taken of, so that stays. */
+export const SANDBOX_PURGE = purge(
+  'sandboxes',
+  `with ended as (
+       select s.id from sandboxes s
+        where s.status = 'deleted' and not s.held and s.deleted_at < now() - $1 * interval '1 day'
+          and not exists (select 1 from snapshots k where k.sandbox_id = s.id)
+        order by s.deleted_at limit $2 for update skip locked
+     ), secrets as (
+       delete from sandbox_secrets where sandbox_id in (select id from ended)
+     ), readings as (
+       delete from cpu_readings where sandbox_id in (select id from ended)
+     )
+     delete from sandboxes where id in (select id from ended) returning id`,
+);
 
 export interface SandboxesModuleOptions {
   artifacts: Artifacts;
@@ -51,6 +68,7 @@ export function sandboxesModule(context: SandboxesModuleOptions): Module {
   const { billing, limits } = context;
   return {
     name: 'sandboxes',
+    purges: [SANDBOX_PURGE],
     metrics: (registry) => sandboxMetrics(registry, context.database, context.log),
     routes(planes) {
       sandboxRoutes(planes, { ...context, requireCredits: (orgId) => billing.requireCredits(orgId) });

@@ -6,18 +6,28 @@ import { Counter } from 'prom-client';
 import { gauge } from '../../platform/metrics/scraped.ts';
 import type { Module } from '../../platform/module.ts';
 import { createLiveness } from './liveness.ts';
+import { purgeLostRunners } from './purge.ts';
 
 const HEARTBEAT_MS = 5_000;
+const PURGE_MS = 6 * 3_600_000;
 
 export interface RunnersModuleOptions {
+  database: Database;
   events: EventBus;
   heartbeats: Database;
-  limits: { runnerLostAfterMs: number };
+  limits: { retentionDays: number; runnerLostAfterMs: number };
   log: Logger;
   runners: RunnerRegistry;
 }
 
-export function runnersModule({ events, heartbeats, limits, log, runners }: RunnersModuleOptions): Module {
+export function runnersModule({
+  database,
+  events,
+  heartbeats,
+  limits,
+  log,
+  runners,
+}: RunnersModuleOptions): Module {
   const everyMs = Math.min(HEARTBEAT_MS, limits.runnerLostAfterMs / 4);
   const liveness = createLiveness(limits.runnerLostAfterMs);
   events.on('changed-elsewhere', (changed) =>
@@ -73,6 +83,17 @@ export function runnersModule({ events, heartbeats, limits, log, runners }: Runn
         leased: true,
         async run() {
           if (liveness.listening) await runners.markSilentRunnersLost(limits.runnerLostAfterMs);
+        },
+      },
+      {
+        name: 'purge-hosts',
+        everyMs: PURGE_MS,
+        leased: true,
+        async run() {
+          if (limits.retentionDays === 0) return;
+          const removed = await purgeLostRunners(database, limits.retentionDays);
+          if (removed > 0)
+            log.info({ removed, days: limits.retentionDays }, 'forgot lost hosts without resources');
         },
       },
     ],

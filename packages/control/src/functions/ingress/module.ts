@@ -26,7 +26,12 @@ export interface FunctionIngressModuleOptions {
   regions: Regions;
 }
 
-export function functionIngressModule({ cleanup, database, draining, regions }: FunctionIngressModuleOptions): Module {
+export function functionIngressModule({
+  cleanup,
+  database,
+  draining,
+  regions,
+}: FunctionIngressModuleOptions): Module {
   // The gateway bounds the time in the queue and that of the handler.
   const agent = gatewayAgent();
   cleanup.defer(() => agent.destroy());

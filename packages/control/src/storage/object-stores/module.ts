@@ -1,9 +1,21 @@
 import type { Database } from '@releap/database';
 import type { Encryption } from '../../platform/encryption/encryption.ts';
+import { purge } from '../../platform/retention/purge.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { createObjectStores } from './object-stores.ts';
 import { objectStoreRoutes } from './routes.ts';
+
+/** Stores that no sandbox has mounted any more. */
+export const OBJECT_STORE_PURGE = purge(
+  'object-stores',
+  `delete from object_stores where id in (
+       select o.id from object_stores o
+        where o.deleted_at < now() - $1 * interval '1 day'
+          and not exists (select 1 from object_store_mounts m where m.object_store_id = o.id)
+        order by o.deleted_at limit $2 for update skip locked)
+     returning id`,
+);
 
 export function objectStoresModule({
   database,
@@ -14,6 +26,7 @@ export function objectStoresModule({
 }): Module {
   return {
     name: 'object-stores',
+    purges: [OBJECT_STORE_PURGE],
     routes: (planes) =>
       objectStoreRoutes(planes, { database, encryption, stores: createObjectStores(database) }),
     teardown: [

@@ -3,6 +3,7 @@ import type { ClusterNotifier } from '../../platform/events/cluster-notifier.ts'
 import type { Database } from '@releap/database';
 import type { AssignmentChange, EventBus } from '../../platform/events/event-bus.ts';
 import type { Logger } from 'pino';
+import { purge } from '../../platform/retention/purge.ts';
 import type { Module } from '../../platform/module.ts';
 import { createVolumeKind } from './copies.ts';
 import { eraseDeleted, volumeTeardown } from './erase.ts';
@@ -14,6 +15,17 @@ import { createVolumes } from './volumes.ts';
 
 const GARBAGE_MS = 30_000;
 const HISTORY_MS = 10 * 60_000;
+
+/** Volumes whose content is erased. */
+export const VOLUME_PURGE = purge(
+  'volumes',
+  `delete from volumes where id in (
+       select v.id from volumes v
+        where v.deleted_at < now() - $1 * interval '1 day' and v.erased_at is not null
+          and not exists (select 1 from volume_attachments a where a.volume_id = v.id)
+        order by v.deleted_at limit $2 for update skip locked)
+     returning id`,
+);
 
 export interface VolumesModuleOptions {
   changes: ChangeNotifier;
@@ -38,6 +50,7 @@ export function volumesModule(context: VolumesModuleOptions): Module {
   const { volumeHistoryMs } = limits;
   return {
     name: 'volumes',
+    purges: [VOLUME_PURGE],
     routes(planes) {
       const volumes = createVolumes({ database, onCopiesChanged: onChanged });
       volumeRoutes(planes, { database, changes, onChanged, volumes });

@@ -4,12 +4,22 @@ import type { Database } from '@releap/database';
 import type { EventBus } from '../../platform/events/event-bus.ts';
 import type { KeyAudit } from './key-audit.ts';
 import type { Logger } from 'pino';
+import { purge } from '../../platform/retention/purge.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { managementRoutes } from './routes.ts';
 
 /** Interval at which entries of the audit log about API keys are written: a killed server loses that many. */
 const AUDIT_MS = 1_000;
+
+/** Invitations that were accepted or have expired. */
+export const INVITATION_PURGE = purge(
+  'invitations',
+  `delete from invitations where id in (
+       select id from invitations
+        where coalesce(accepted_at, expires_at) < now() - $1 * interval '1 day' limit $2 for update skip locked)
+     returning id`,
+);
 
 export interface ManagementModuleOptions {
   authenticator: Authenticator;
@@ -31,6 +41,7 @@ export function managementModule(context: ManagementModuleOptions): Module {
   );
   return {
     name: 'management',
+    purges: [INVITATION_PURGE],
     routes: (planes) => managementRoutes(planes, { ...context, oidc: context.options.oidc }),
     tasks: [{ name: 'api-key-audit', everyMs: AUDIT_MS, leased: false, run: () => keyAudit.flush() }],
     teardown: [

@@ -10,7 +10,9 @@ import {
   type OperatorAuditEntry,
 } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
+import type { Logger } from 'pino';
 import type { Module } from '../../platform/module.ts';
+import { purgeOperatorAudit } from './purge.ts';
 
 type AuditRow = Omit<OperatorAuditEntry, 'created_at' | 'actor'> & { created_at: Date };
 
@@ -25,15 +27,31 @@ const HOST = statement<{ id: string }>(
   'select id from runners where id = $1 and forgotten_at is null',
 );
 
-export function operatorModule({
-  database,
-  runnerCredentials,
-}: {
+const PURGE_MS = 3_600_000;
+
+export interface OperatorModuleOptions {
   database: Database;
+  limits: { auditRetentionDays: number };
+  log: Logger;
   runnerCredentials: RunnerCredentials;
-}): Module {
+}
+
+export function operatorModule({ database, limits, log, runnerCredentials }: OperatorModuleOptions): Module {
   return {
     name: 'operator',
+    tasks: [
+      {
+        name: 'purge-operator-audit',
+        everyMs: PURGE_MS,
+        leased: true,
+        async run(signal) {
+          const days = limits.auditRetentionDays;
+          if (days === 0) return;
+          const removed = await purgeOperatorAudit(database, days, signal);
+          if (removed > 0) log.info({ removed, days }, 'purged entries of the operator audit');
+        },
+      },
+    ],
     routes({ operator }) {
       operator.operation(operatorOperations.listOperatorAudit, async ({ query }) => {
         const { min, max } = OPERATOR_AUDIT_LIMITS;
