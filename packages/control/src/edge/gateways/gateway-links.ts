@@ -5,7 +5,7 @@ import type { Database } from '@releap/database';
 import { WebSocketServer } from 'ws';
 import { GatewayLink, type GatewayLinkOptions } from './gateway-link.ts';
 import { GrantIndex } from './grant-index.ts';
-import { recheckGrants } from './recheck.ts';
+import { GrantRecheck } from './recheck.ts';
 import { renewIdleLeases } from '../../compute/sandboxes/leases.ts';
 import type { TargetResolver } from './target-resolver.ts';
 
@@ -28,6 +28,7 @@ export class GatewayLinks {
   readonly #options: GatewayLinksOptions;
   readonly #resolvers: ReadonlyMap<string, TargetResolver>;
   readonly #grants = new GrantIndex();
+  readonly #recheck: GrantRecheck;
   readonly #links = new Set<GatewayLink>();
   /** Sandboxes with activity that is not written yet. */
   readonly #active = new Set<string>();
@@ -39,6 +40,7 @@ export class GatewayLinks {
 
   constructor(options: GatewayLinksOptions) {
     this.#options = options;
+    this.#recheck = new GrantRecheck(options.database, this.#grants);
     this.#resolvers = new Map(options.resolvers.map((resolver) => [resolver.kind, resolver]));
   }
 
@@ -88,7 +90,7 @@ export class GatewayLinks {
 
   /** Revokes grants whose credential, project or runner has changed; call it every `RECHECK_MS`. */
   async recheck(): Promise<void> {
-    await recheckGrants(this.#options.database, this.#grants);
+    await this.#recheck.pass();
   }
 
   /** Renews the idle time of sandboxes that were used; call it every `ACTIVITY_MS`. */

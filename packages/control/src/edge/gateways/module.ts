@@ -11,12 +11,16 @@ import { gauge } from '../../platform/metrics/scraped.ts';
 import type { Module } from '../../platform/module.ts';
 import { GatewayLinks, RECHECK_MS, ACTIVITY_MS } from './gateway-links.ts';
 import { previewTarget } from './preview-target.ts';
+import { forgetGrantChanges } from './recheck.ts';
 import { sshTarget } from './ssh-target.ts';
 import type { TargetResolver } from './target-resolver.ts';
 import { toolboxTarget } from './toolbox-target.ts';
 
 /** A grant expires before its data token by this share, for requests in flight and clock differences. */
 const GRANT_TTL_SHARE = 0.75;
+
+/** Interval at which changes of what grants depend on are forgotten. */
+const FORGET_MS = 60_000;
 
 /** The kind of change of a sandbox; older servers name none. */
 const SANDBOX = 'sandbox';
@@ -85,6 +89,12 @@ export function gatewaysModule(
     disconnect: () => links.close(),
     tasks: [
       { name: 'recheck-grants', everyMs: RECHECK_MS, leased: false, run: () => links.recheck() },
+      {
+        name: 'grant-changes',
+        everyMs: FORGET_MS,
+        leased: true,
+        run: (signal) => forgetGrantChanges(database, signal),
+      },
       { name: 'sandbox-activity', everyMs: ACTIVITY_MS, leased: false, run: () => links.recordActivity() },
     ],
   };

@@ -1,6 +1,32 @@
-import { queryAll, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { GrantIndex } from './grant-index.ts';
+import type { HeldGrant } from './grant-index.ts';
 import type { Resolved, ResolvedTarget } from './target-resolver.ts';
+
+/**
+ * Triggers record what grants depend on as it changes (migration "grant-changes"). Longer than a lookup that has read the state of before
+ * may take, and than the pause between two passes: a change is seen by several of them.
+ */
+const RECENT_MS = 30_000;
+/** Every grant is rechecked so often, whatever was recorded. */
+const ALL_MS = 30_000;
+/** How long changes stay recorded. */
+const KEEP_MS = 600_000;
+const KEEP_ROWS = 5_000;
+
+/** $1 milliseconds */
+const CHANGES = statement<{ subject: string }>(
+  'gateway-grant-changes',
+  `select distinct subject from grant_changes where at > clock_timestamp() - $1 * interval '1 millisecond'`,
+);
+/** $1 milliseconds, $2 rows */
+const FORGET_CHANGES = statement<{ n: number }>(
+  'gateway-grant-changes-forget',
+  `with gone as (
+     delete from grant_changes where ctid = any (array(
+       select ctid from grant_changes where at < clock_timestamp() - $1 * interval '1 millisecond' order by at limit $2)) returning 1
+   ) select count(*)::integer as n from gone`,
+);
 
 const REVOKED_KEYS = statement<{ id: string }>(
   'gateway-revoked-keys',
@@ -34,12 +60,64 @@ const REVISIONS = statement<{ id: string; revision: number }>(
   'select id, revision::integer as revision from functions where id = any($1::uuid[])',
 );
 
+/** Revokes grants that have become invalid. */
+export class GrantRecheck {
+  readonly #database: Database;
+  readonly #grants: GrantIndex;
+  /** When all are rechecked next, on the monotonic clock. */
+  #allAt = 0;
+  #succeededAt = -Infinity;
+
+  constructor(database: Database, grants: GrantIndex) {
+    this.#database = database;
+    this.#grants = grants;
+  }
+
+  /** One statement over the recent changes, and then those of `recheck` for the grants that depend on one of them, usually none. */
+  async pass(): Promise<void> {
+    const startedAt = performance.now();
+    const isAll = startedAt >= this.#allAt || startedAt - this.#succeededAt > RECENT_MS / 2;
+    await recheck(this.#database, isAll ? [...this.#grants] : await this.#changed());
+    this.#succeededAt = startedAt;
+    if (isAll) this.#allAt = startedAt + ALL_MS;
+  }
+
+  async #changed(): Promise<HeldGrant[]> {
+    if (this.#grants.size === 0) return [];
+    const rows = await queryAll(this.#database.pool, CHANGES, [RECENT_MS]);
+    const changed = new Set(rows.map(({ subject }) => subject));
+    const now = Date.now();
+    return [...this.#grants].filter(
+      ({ resolved }) =>
+        resolved !== undefined &&
+        ((resolved.expiresAt !== undefined && resolved.expiresAt.getTime() <= now) ||
+          (changed.size > 0 && dependencies(resolved).some((id) => changed.has(id)))),
+    );
+  }
+}
+
+/** Forgets changes that every server has seen. */
+export async function forgetGrantChanges(database: Database, signal: AbortSignal): Promise<void> {
+  for (let gone = KEEP_ROWS; gone === KEEP_ROWS && !signal.aborted; )
+    gone = (await queryOne(database.pool, FORGET_CHANGES, [KEEP_MS, KEEP_ROWS]))?.n ?? 0;
+}
+
+function dependencies(resolved: Resolved): string[] {
+  const { credential } = resolved;
+  const ids = [credential.projectId];
+  if (credential.type === 'apiKey') ids.push(credential.keyId);
+  if (credential.type === 'preview' && credential.link !== undefined) ids.push(credential.link);
+  if ('function' in resolved) return [...ids, resolved.function.id];
+  if (resolved.endpoint !== undefined) ids.push(resolved.endpoint.id);
+  return [...ids, resolved.runnerId];
+}
+
 /**
- * Rechecks the dependencies of all held grants and revokes invalid ones: keys, projects and endpoints that any server has
- * revoked, deleted or made private, expired tokens, ended links, runners with another address, functions with another revision. One pass costs six statements over
- * distinct ids, for any number of grants and requests.
+ * Rechecks the dependencies of these grants and revokes invalid ones: keys, projects and endpoints that any server has
+ * revoked, deleted or made private, expired tokens, ended links, runners with another address, functions with another revision. One
+ * pass costs six statements over distinct ids, for any number of grants and requests.
  */
-export async function recheckGrants(database: Database, grants: GrantIndex): Promise<void> {
+async function recheck(database: Database, grants: readonly HeldGrant[]): Promise<void> {
   const keys = new Set<string>();
   const projects = new Set<string>();
   const endpoints = new Set<string>();
