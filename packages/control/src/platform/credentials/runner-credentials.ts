@@ -52,17 +52,20 @@ export interface RunnerCredentialsOptions {
 const RENEW_AFTER_MS = 30 * 24 * 3_600_000;
 const PERMISSION_MS = 3_600_000;
 
-/** $1 digest, $2 milliseconds. The first use of a credential ends the runner's earlier ones. */
+/** $1 digest, $2 milliseconds. The first use of a credential ends the runner's earlier ones; the last use is written once a minute. */
 const AUTHENTICATE = statement<{ id: string; runner_id: string; renew: boolean }>(
   'runner-credential-use',
-  `with used as (
-     update runner_credentials set last_used_at = now() where digest = $1 and revoked_at is null
-     returning id, runner_id, created_at
+  `with found as (
+     select id, runner_id, created_at, last_used_at from runner_credentials where digest = $1 and revoked_at is null
+   ), used as (
+     update runner_credentials c set last_used_at = now() from found f
+      where c.id = f.id and (f.last_used_at is null or f.last_used_at < now() - interval '1 minute')
+     returning c.id, c.runner_id, c.created_at
    ), ended as (
      update runner_credentials o set revoked_at = now() from used u
       where o.runner_id = u.runner_id and o.id <> u.id and o.created_at < u.created_at and o.revoked_at is null
    )
-   select id, runner_id, created_at < now() - $2 * interval '1 millisecond' as renew from used`,
+   select id, runner_id, created_at < now() - $2 * interval '1 millisecond' as renew from found`,
 );
 const BY_DIGEST = statement<{ runner_id: string; revoked: boolean }>(
   'runner-credential-by-digest',
