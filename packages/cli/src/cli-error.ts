@@ -1,22 +1,21 @@
+import { type FailureKind, ReleapError } from '@releap/sdk';
 import { EXIT } from './exit-codes.ts';
+import { printable } from './terminal.ts';
 
 /** A failure that is explained to the user in one or two sentences, without a stack trace. */
 export class CliError extends Error {
   readonly exitCode: number;
   /** HTTP status when a service refused. */
   readonly status: number | undefined;
-  /** Seconds after which trying again makes sense. */
-  readonly retryAfterSecs: number | undefined;
 
   constructor(
     message: string,
-    options: { exitCode?: number; status?: number; retryAfterSecs?: number; cause?: unknown } = {},
+    options: { exitCode?: number; status?: number | undefined; cause?: unknown } = {},
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.name = 'CliError';
     this.exitCode = options.exitCode ?? EXIT.failed;
     this.status = options.status;
-    this.retryAfterSecs = options.retryAfterSecs;
   }
 }
 
@@ -27,4 +26,55 @@ export function usageError(message: string): CliError {
 /** The user pressed Ctrl-C, or the process got SIGTERM. */
 export function interruptedError(): CliError {
   return new CliError('interrupted', { exitCode: EXIT.interrupted });
+}
+
+const EXIT_OF: Readonly<Record<FailureKind, number>> = {
+  refused: EXIT.failed,
+  unreachable: EXIT.unavailable,
+  timeout: EXIT.unavailable,
+  aborted: EXIT.interrupted,
+  malformed: EXIT.failed,
+  invalid: EXIT.usage,
+  missing: EXIT.notFound,
+  failed: EXIT.failed,
+  pending: EXIT.failed,
+};
+
+/** What to do when that is missing. */
+const HINTS: Readonly<Record<string, string>> = {
+  host: 'rlp host ls lists them',
+  organization: 'rlp org ls lists them',
+  project: 'rlp project ls lists them',
+  sandbox: 'rlp ps lists them',
+  snapshot: 'rlp snapshot ls lists them',
+  stdin: 'use --no-stdin, or < /dev/null',
+  terminal: 'leave --tty out',
+};
+
+/** The failure as the user sees it; undefined for an error that nobody expects. */
+export function toCliError(error: unknown): CliError | undefined {
+  if (error instanceof CliError) return error;
+  if (!(error instanceof ReleapError)) return undefined;
+  const { kind, status, resource = '', message } = error;
+  if (kind === 'aborted') return interruptedError();
+  // The last lines of a build's log are lines; what a service refuses with is one.
+  const lines = kind === 'failed' ? message.split('\n') : [message];
+  const hint = HINTS[resource];
+  return new CliError(`${lines.map(printable).join('\n')}${hint === undefined ? '' : `: ${hint}`}`, {
+    exitCode:
+      kind !== 'refused'
+        ? EXIT_OF[kind]
+        : status === 401
+          ? EXIT.unavailable
+          : status === 404
+            ? EXIT.notFound
+            : EXIT.failed,
+    status,
+    cause: error,
+  });
+}
+
+/** The sentence of a failure that is part of another one. */
+export function messageOf(error: unknown): string {
+  return toCliError(error)?.message ?? (error instanceof Error ? error.message : String(error));
 }

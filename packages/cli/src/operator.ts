@@ -7,7 +7,7 @@ import type { Client } from '@releap/sdk';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { CliError } from './cli-error.ts';
-import { connectTo } from './client/connect.ts';
+import { connectTo } from './connect.ts';
 import { EXIT } from './exit-codes.ts';
 import { checkUrl, isLoopback, readBootstrap, releapHome } from './settings.ts';
 import type { Context } from './terminal.ts';

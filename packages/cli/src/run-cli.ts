@@ -1,6 +1,6 @@
 /** One call of `rlp`, from the words of the command line to an exit code. Never throws, never ends the process. */
 import { CommanderError } from 'commander';
-import { CliError } from './cli-error.ts';
+import { toCliError } from './cli-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { createProgram } from './program.ts';
 import { paint, type Terminal } from './terminal.ts';
@@ -38,10 +38,8 @@ function explain(argv: readonly string[], terminal: Terminal, error: unknown, si
   const failure = describe(error, signal);
   const options = argv.slice(0, argv.includes('--') ? argv.indexOf('--') : argv.length);
   if (options.includes('--json')) {
-    const status = error instanceof CliError && error.status !== undefined ? { status: error.status } : {};
-    terminal.stderr.write(
-      `${JSON.stringify({ error: failure.message, exit_code: failure.exitCode, ...status })}\n`,
-    );
+    const { message, exitCode, status } = failure;
+    terminal.stderr.write(`${JSON.stringify({ error: message, exit_code: exitCode, status })}\n`);
   } else {
     terminal.stderr.write(`${paint(terminal, terminal.stderr, 'red', 'rlp:')} ${failure.message}\n`);
   }
@@ -52,7 +50,10 @@ function explain(argv: readonly string[], terminal: Terminal, error: unknown, si
   return failure.exitCode;
 }
 
-function describe(error: unknown, signal: AbortSignal): { message: string; exitCode: number } {
+function describe(
+  error: unknown,
+  signal: AbortSignal,
+): { message: string; exitCode: number; status?: number | undefined } {
   if (error instanceof CommanderError) {
     const text = error.message.replace(/^error: /, '');
     const hint = error.code === 'commander.unknownOption' ? ' (the words of a command go after --)' : '';
@@ -61,7 +62,8 @@ function describe(error: unknown, signal: AbortSignal): { message: string; exitC
       exitCode: EXIT.usage,
     };
   }
-  if (error instanceof CliError) return { message: error.message, exitCode: error.exitCode };
+  const expected = toCliError(error);
+  if (expected !== undefined) return expected;
   if (signal.aborted) return { message: 'interrupted', exitCode: EXIT.interrupted };
   const message = error instanceof Error ? error.message : String(error);
   return { message: `${message} (unexpected: RLP_DEBUG=1 shows more)`, exitCode: EXIT.failed };

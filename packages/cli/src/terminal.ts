@@ -29,6 +29,11 @@ export function printJson(context: Context, value: unknown): void {
   context.terminal.stdout.write(`${JSON.stringify(value, null, 2)}\n`);
 }
 
+/** Resolves when more can be written. */
+export async function writeTo(stream: Terminal['stdout'], chunk: Uint8Array): Promise<void> {
+  if (!stream.write(chunk)) await new Promise<void>((resolve) => stream.once('drain', () => resolve()));
+}
+
 /** A remark beside the result: only for people who look at it. */
 export function remark(context: Context, text: string): void {
   if (context.terminal.stderr.isTTY && !context.options.json) context.terminal.stderr.write(`${text}\n`);

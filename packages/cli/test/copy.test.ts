@@ -7,7 +7,7 @@ import { PassThrough } from 'node:stream';
 import { after, before, describe, test } from 'node:test';
 import { type MachineHost, startMachineHost } from '@releap/testing/machine-host';
 import { pack } from 'tar-stream';
-import { unpackFolder } from '../src/toolbox/archive.ts';
+import { unpackFolder } from '@releap/sdk/node';
 import { startToolboxRelay } from './relay.ts';
 import { rlpHere } from './rlp.ts';
 import { newProject, type Project } from './world.ts';

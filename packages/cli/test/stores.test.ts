@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { testKeys } from '@releap/testing/keys';
-import { unmountStores } from '../src/client/unmount-stores.ts';
+import { unmountStores } from '@releap/sdk';
 import { json } from './rlp.ts';
 import { type Project, type Service, startService } from './world.ts';
 

@@ -4,7 +4,7 @@ import * as fc from 'fast-check';
 import { age, size, table } from '../src/output/table.ts';
 import { parseCopyEnd, parseDuration, parseEnv, parseMebibytes, parsePort } from '../src/parse/values.ts';
 import { printable } from '../src/terminal.ts';
-import { quoteForShell } from '../src/toolbox/execute.ts';
+import { quoteForShell } from '@releap/sdk';
 import { spawnSync } from 'node:child_process';
 import { propertyRuns } from '@releap/testing/repetitions';
 

@@ -1,7 +1,7 @@
 /** A client generated from a table of operations: methods, types and paths come from the contract. */
 import { IDEMPOTENCY_HEADER, type Operation } from '@releap/contract/wire';
 import { idleTimeout, pause } from './deadline.ts';
-import { ReleapError } from './error.ts';
+import { asFailure, ReleapError } from './error.ts';
 import { RawAnswer } from './raw-answer.ts';
 import { readText, refusal } from './response.ts';
 import type { CallOptions, Client, Operations, RawBody, RetryPolicy } from './types.ts';
@@ -69,8 +69,8 @@ async function perform(
         failure.retryAfterSecs ?? PAUSE_SECS,
         retry?.longestPauseSecs ?? LONGEST_PAUSE_SECS,
       );
-      await pause(secs * 1000, signal).catch((reason: unknown) => {
-        throw map(asFailure(reason, signal));
+      await pause(secs * 1000, signal).catch((stopped: unknown) => {
+        throw map(asFailure(stopped, signal));
       });
     }
   }
@@ -92,10 +92,10 @@ async function once(
   const url = urlOf(options.baseUrl, operation.path, input);
   const late = new AbortController();
   const timeoutMs = call.timeoutMs ?? options.timeoutMs ?? TIMEOUT_MS;
-  const timer = setTimeout(
-    () => late.abort(new ReleapError('timeout', `no answer within ${timeoutMs / 1000} s`, { url })),
-    timeoutMs,
-  );
+  const timer = setTimeout(() => {
+    const message = `cannot reach ${url.origin}: no answer within ${timeoutMs / 1000} s`;
+    late.abort(new ReleapError('timeout', message, { url }));
+  }, timeoutMs);
   try {
     const init = await requestOf(operation, input, call, options);
     const ended = signal ? AbortSignal.any([signal, late.signal]) : late.signal;
@@ -105,10 +105,11 @@ async function once(
     const { contentType, schema } = operation.success.response;
     if (contentType !== undefined)
       return new RawAnswer(response, {
+        url,
         idleMs: call.idleMs ?? options.idleMs ?? TIMEOUT_MS,
         failed: (error) => map(asFailure(error, signal, url)),
       });
-    const text = await idleTimeout(readText(response), timeoutMs);
+    const text = await idleTimeout(readText(response), timeoutMs, url);
     if (schema === undefined) return undefined;
     return parse(text, url);
   } catch (error) {
@@ -179,23 +180,6 @@ function parse(text: string, url: URL): unknown {
       cause,
     });
   }
-}
-
-/** Maps errors of a call to `ReleapError`. If the signal is aborted, the call was aborted, whatever failed first. */
-function asFailure(error: unknown, signal: AbortSignal | undefined, url?: URL): ReleapError {
-  if (signal?.aborted) return new ReleapError('aborted', 'the call was aborted', { cause: signal.reason });
-  if (error instanceof ReleapError) return error;
-  const where = url === undefined ? 'the service' : url.origin;
-  return new ReleapError('unreachable', `cannot reach ${where}: ${reasonOf(error)}`, {
-    cause: error,
-    ...(url === undefined ? {} : { url }),
-  });
-}
-
-/** The message of `fetch` is generic; its cause has the reason. */
-function reasonOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error);
-  return error.cause instanceof Error ? error.cause.message : error.message;
 }
 
 function anySignal(...signals: (AbortSignal | undefined)[]): AbortSignal | undefined {

@@ -1,15 +1,21 @@
 /** A raw body, which is not JSON. */
 import { idleTimeout } from './deadline.ts';
 
+interface ReadOptions {
+  url: URL;
+  idleMs: number;
+  failed: (error: unknown) => Error;
+}
+
 export class RawAnswer implements AsyncIterable<Uint8Array<ArrayBuffer>> {
   readonly status: number;
   readonly headers: Headers;
   readonly #chunks: () => AsyncGenerator<Uint8Array<ArrayBuffer>>;
 
-  constructor(response: Response, options: { idleMs: number; failed: (error: unknown) => Error }) {
+  constructor(response: Response, options: ReadOptions) {
     this.status = response.status;
     this.headers = response.headers;
-    this.#chunks = () => read(response, options.idleMs, options.failed);
+    this.#chunks = () => read(response, options);
   }
 
   /** The chunks of the body. It can be read once; ending the iteration ends the request. */
@@ -28,14 +34,13 @@ export class RawAnswer implements AsyncIterable<Uint8Array<ArrayBuffer>> {
 
 async function* read(
   response: Response,
-  idleMs: number,
-  failed: (error: unknown) => Error,
+  { url, idleMs, failed }: ReadOptions,
 ): AsyncGenerator<Uint8Array<ArrayBuffer>> {
   const reader = response.body?.getReader();
   if (reader === undefined) return;
   try {
     for (;;) {
-      const { done, value } = await idleTimeout(reader.read(), idleMs);
+      const { done, value } = await idleTimeout(reader.read(), idleMs, url);
       if (done) return;
       yield value;
     }

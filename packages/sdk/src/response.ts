@@ -42,12 +42,13 @@ export async function refusal(response: Response, url: URL): Promise<ReleapError
   );
 }
 
-function sentenceOf(text: string): string | undefined {
+/** The service's own words; undefined for a page of a proxy. */
+export function sentenceOf(text: string): string | undefined {
   try {
     const body = JSON.parse(text) as { error?: unknown } | null;
     if (typeof body?.error === 'string' && body.error !== '') return body.error;
   } catch {
-    // A page of a proxy: only the status is useful.
+    // No JSON.
   }
   return undefined;
 }

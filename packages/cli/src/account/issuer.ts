@@ -1,8 +1,9 @@
 /** The issuer of tokens that a service trusts: where to sign in, and as which client. */
 import type { AuthConfig } from '@releap/contract';
+import { hasStatus } from '@releap/sdk';
 import * as openid from 'openid-client';
-import { CliError, interruptedError } from '../cli-error.ts';
-import { connect } from '../client/connect.ts';
+import { CliError, interruptedError, toCliError } from '../cli-error.ts';
+import { connect } from '../connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { isLoopback } from '../settings.ts';
 import { type Context, printable } from '../terminal.ts';
@@ -21,7 +22,7 @@ export async function findIssuer(context: Context, url: string): Promise<Issuer>
   try {
     settings = await api.getAuthConfig();
   } catch (error) {
-    if (error instanceof CliError && error.status === 404)
+    if (hasStatus(error, 404))
       throw new CliError(`${url} has no sign-in configuration: is it a Releap service?`, {
         exitCode: EXIT.unavailable,
       });
@@ -55,7 +56,7 @@ export async function askIssuer<T>(context: Context, issuer: string, ask: () => 
     return await ask();
   } catch (error) {
     if (context.signal.aborted) throw interruptedError();
-    if (error instanceof CliError) throw error;
+    if (toCliError(error) !== undefined) throw error;
     throw new CliError(`signing in at ${printable(issuer)} did not work: ${reason(error)}`, {
       exitCode: EXIT.unavailable,
       cause: error,

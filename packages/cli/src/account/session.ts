@@ -1,6 +1,7 @@
 /** The signed-in user's calls on the management plane. */
+import type { Api } from '@releap/sdk';
 import { CliError } from '../cli-error.ts';
-import { type Api, connect } from '../client/connect.ts';
+import { connect } from '../connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findService } from '../settings.ts';
 import type { Context } from '../terminal.ts';

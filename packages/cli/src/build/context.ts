@@ -5,8 +5,8 @@ import { hostname } from 'node:os';
 import { basename, join, relative, resolve, sep } from 'node:path';
 import type { Readable } from 'node:stream';
 import dockerignore from '@balena/dockerignore';
+import { type CopyCount, fileSizes, packFolder, type Select } from '@releap/sdk/node/archive';
 import { usageError } from '../cli-error.ts';
-import { type CopyCount, fileSizes, packFolder, type Select } from '../toolbox/archive.ts';
 
 export interface BuildContext {
   /** Path of the Dockerfile in the archive. */

@@ -2,12 +2,11 @@
 import { PassThrough } from 'node:stream';
 import type { ReadableStream } from 'node:stream/web';
 import type { ImageCreateResponse } from '@releap/contract';
-import type { CallOptions } from '@releap/sdk';
+import { type CallOptions, ReleapError, type Service } from '@releap/sdk';
 import { CliError } from '../cli-error.ts';
-import type { Service } from '../client/service.ts';
 import { Spinner } from '../output/spinner.ts';
 import { size } from '../output/table.ts';
-import type { Context } from '../terminal.ts';
+import { type Context, printable } from '../terminal.ts';
 import type { BuildContext } from './context.ts';
 import { encodeForm } from './form.ts';
 
@@ -65,15 +64,12 @@ export async function postForm<T>(
   const [answer, walk] = await Promise.allSettled([posted, packed]);
   if (answer.status === 'fulfilled') return answer.value;
   const refusal: unknown = answer.reason;
-  const refused = refusal instanceof CliError && (refusal.status !== undefined || service.signal.aborted);
+  const refused = refusal instanceof ReleapError && (refusal.status !== undefined || service.signal.aborted);
   // A file that cannot be read breaks the request off, and is the reason.
   if (walk.status === 'rejected' && !refused && isSystemError(walk.reason))
     throw new CliError(`the build context cannot be read: ${walk.reason.message}`, { cause: walk.reason });
-  if (refusal instanceof CliError && CONTEXT_TOO_LARGE.test(refusal.message))
-    throw new CliError(`${refusal.message}. ${await describeSize(folder)}`, {
-      cause: refusal,
-      exitCode: refusal.exitCode,
-    });
+  if (refusal instanceof ReleapError && CONTEXT_TOO_LARGE.test(refusal.message))
+    throw new CliError(`${printable(refusal.message)}. ${await describeSize(folder)}`, { cause: refusal });
   throw refusal;
 }
 

@@ -1,11 +1,11 @@
 /** `rlp login|logout`. */
 import * as openid from 'openid-client';
+import { hasStatus } from '@releap/sdk';
 import { changeCredentials, readCredentials, type Session } from '../account/credentials.ts';
 import { findIssuer } from '../account/issuer.ts';
 import { openAccount } from '../account/session.ts';
 import { signInWithBrowser, signInWithDevice } from '../account/sign-in.ts';
-import { CliError } from '../cli-error.ts';
-import { connect } from '../client/connect.ts';
+import { connect } from '../connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findService } from '../settings.ts';
 import { type Context, print, printable, printJson, remark } from '../terminal.ts';
@@ -76,5 +76,5 @@ async function revokeAll(context: Context, url: string, before: Session): Promis
 
 /** The key of a deleted project is invalid too. */
 function ifStillThere(error: unknown): void {
-  if (!(error instanceof CliError && error.status === 404)) throw error;
+  if (!hasStatus(error, 404)) throw error;
 }

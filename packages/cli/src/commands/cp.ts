@@ -1,14 +1,13 @@
 /** `rlp cp SRC DST`: files and folders in and out of a sandbox. One side is `VM:PATH`, the other local or `-`. */
+import { findSandbox, openToolbox } from '@releap/sdk';
+import type { CopyCount } from '@releap/sdk/node/archive';
+import type { RemoteEnd } from '@releap/sdk/node/copy';
 import { usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { parseCopyEnd } from '../parse/values.ts';
+import { type LocalEnd, parseCopyEnd } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, printJson } from '../terminal.ts';
-import type { CopyCount } from '../toolbox/archive.ts';
-import { copyIn, copyOut, type LocalEnd, type RemoteEnd } from '../toolbox/copy.ts';
-import { openToolbox } from '../toolbox/toolbox.ts';
 
 /** One side is of the sandbox that `where` names, the other is here. */
 export interface Copy {
@@ -49,11 +48,15 @@ export async function runCopy(
   { direction, source, local }: Copy,
   remote: RemoteEnd,
 ): Promise<CopyCount> {
+  const { stdin, stdout } = context.terminal;
   using spinner = new Spinner(context, `copying ${source}`);
+  // The content is there then.
+  if (direction === 'out' && local.type === 'stdio') spinner.stop();
   const tell = (count: CopyCount): void => {
     spinner.text = `copying ${source}: ${count.files} files, ${Math.round(count.bytes / 1024 / 1024)} MiB`;
   };
-  return direction === 'out'
-    ? await copyOut(context, remote, local, spinner, tell)
-    : await copyIn(context, remote, local, tell);
+  const { copyIn, copyOut } = await import('@releap/sdk/node/copy');
+  return direction === 'in'
+    ? await copyIn(remote, local.type === 'stdio' ? { stream: stdin } : local, tell)
+    : await copyOut(remote, local.type === 'stdio' ? { stream: stdout } : local, tell);
 }

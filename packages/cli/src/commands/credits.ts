@@ -1,8 +1,8 @@
 /** `rlp credits`, and the operator's `rlp admin grant`. */
 import { isUuid } from '@releap/contract/ids';
+import { findOrganization } from '../account/find-organization.ts';
 import { openAccount } from '../account/session.ts';
 import { usageError } from '../cli-error.ts';
-import { findOrganization } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openOperator } from '../operator.ts';
 import { age, table } from '../output/table.ts';

@@ -1,5 +1,5 @@
 /** Commands that take several names: all of them are tried, and the exit code is the first failure's. */
-import { CliError } from '../cli-error.ts';
+import { toCliError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
@@ -21,10 +21,11 @@ export async function forEachNamed(
       outcomes.push({ [key]: name, ...more });
       if (!context.options.json && printed !== undefined) print(context, printed);
     } catch (error) {
-      if (!(error instanceof CliError) || error.exitCode === EXIT.interrupted) throw error;
-      exitCode ||= error.exitCode;
-      outcomes.push({ [key]: name, error: error.message });
-      if (!context.options.json) context.terminal.stderr.write(`rlp: ${error.message}\n`);
+      const failure = toCliError(error);
+      if (failure === undefined || failure.exitCode === EXIT.interrupted) throw error;
+      exitCode ||= failure.exitCode;
+      outcomes.push({ [key]: name, error: failure.message });
+      if (!context.options.json) context.terminal.stderr.write(`rlp: ${failure.message}\n`);
     }
   }
   if (context.options.json) printJson(context, outcomes);

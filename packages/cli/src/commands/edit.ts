@@ -3,16 +3,13 @@ import { spawn } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join, posix } from 'node:path';
-import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
-import { CliError, usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
+import { downloadFile, findSandbox, openToolbox, statRemote, uploadFile } from '@releap/sdk';
+import { CliError, messageOf, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { parseRemotePath } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, remark } from '../terminal.ts';
-import { downloadFile, statRemote, uploadFile } from '../toolbox/files.ts';
-import { openToolbox } from '../toolbox/toolbox.ts';
 
 export async function edit(context: Context, target: string): Promise<number> {
   const { sandbox, path } = parseRemotePath(target);
@@ -36,16 +33,9 @@ export async function edit(context: Context, target: string): Promise<number> {
       return EXIT.ok;
     }
     keep = true;
-    await uploadFile(toolbox, path, Readable.from([after]), { bytes: after.length }).catch(
-      (error: unknown) => {
-        throw new CliError(
-          `${error instanceof Error ? error.message : String(error)} (your text is in ${local})`,
-          {
-            cause: error,
-          },
-        );
-      },
-    );
+    await uploadFile(toolbox, path, after, { bytes: after.length }).catch((error: unknown) => {
+      throw new CliError(`${messageOf(error)} (your text is in ${local})`, { cause: error });
+    });
     keep = false;
     return EXIT.ok;
   } finally {

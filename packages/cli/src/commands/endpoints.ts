@@ -1,13 +1,12 @@
 /** `rlp expose`, `rlp unexpose` and `rlp preview`: ports of sandboxes at a URL. */
 import type { EndpointRecord } from '@releap/contract';
-import { exposePort } from '@releap/sdk';
+import { exposePort, findSandbox } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openBrowser } from '../output/open-browser.ts';
 import { age, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
 export interface ExposeOptions {

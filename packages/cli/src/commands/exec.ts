@@ -1,9 +1,8 @@
 /** `rlp exec VM -- CMD`: a command in a sandbox that runs. */
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
+import { findSandbox, openToolbox } from '@releap/sdk';
+import { openService } from '../service.ts';
 import { type Context, printJson } from '../terminal.ts';
-import { type CommandOptions, commandStart, exitCodeOf, runCommand } from '../toolbox/command.ts';
-import { openToolbox } from '../toolbox/toolbox.ts';
+import { type CommandOptions, commandStart, exitCodeOf, runCommand } from './command.ts';
 import { noCommand } from './run.ts';
 
 export async function exec(

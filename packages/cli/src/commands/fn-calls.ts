@@ -1,14 +1,12 @@
 /** `rlp fn spawn|map|get`: asynchronous calls of functions. */
 import type { InvocationRecord } from '@releap/contract';
+import { waitUntilDone } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
-import { pause } from '../client/pause.ts';
-import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { type CallOptions, headersOf, readBody } from '../input/read-body.ts';
 import { milliseconds, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
-
-const POLL_MS = 500;
 
 /** Prints the id of the invocation, or waits for its result. */
 export async function spawnCall(
@@ -68,19 +66,10 @@ export async function getCall(
   { wait = false }: { wait?: boolean },
 ): Promise<number> {
   const service = openService(context);
-  const record = wait ? await waitUntilDone(service, id) : await readInvocation(service, id);
+  const record = wait
+    ? await waitUntilDone(service, id)
+    : await service.api.getInvocation({ params: { id } });
   return show(context, record);
-}
-
-const readInvocation = (service: Service, id: string): Promise<InvocationRecord> =>
-  service.api.getInvocation({ params: { id } });
-
-async function waitUntilDone(service: Service, id: string): Promise<InvocationRecord> {
-  for (;;) {
-    const record = await readInvocation(service, id);
-    if (record.done) return record;
-    await pause(POLL_MS, service.signal);
-  }
 }
 
 /** The result on stdout, and what is known of the call on stderr. */

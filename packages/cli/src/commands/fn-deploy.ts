@@ -1,15 +1,14 @@
 /** `rlp fn deploy NAME [FOLDER | --image IMAGE] [-- HANDLER…]`. */
 import type { FunctionDeployResponse, FunctionFormConfig } from '@releap/contract';
+import { buildFailure, followBuild, type Service, waitForVersion } from '@releap/sdk';
 import { openContext } from '../build/context.ts';
 import { postForm } from '../build/post-image.ts';
 import { CliError, usageError } from '../cli-error.ts';
-import { buildFailure, followBuild } from '../client/builds.ts';
-import { waitForVersion } from '../client/functions.ts';
-import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { parseCount, parseDuration, parseEnv, parseMebibytes } from '../parse/values.ts';
-import { type Context, print, printable, printJson } from '../terminal.ts';
+import { openService } from '../service.ts';
+import { type Context, print, printable, printJson, writeTo } from '../terminal.ts';
 import { type BoundOptions, boundsOf } from './fn-bounds.ts';
 
 export interface DeployOptions extends BoundOptions {
@@ -91,13 +90,13 @@ async function finish(
 ) {
   try {
     if (build !== null && !quiet && !context.options.json) {
-      const job = await followBuild(service, build, context.terminal.stderr);
+      const job = await followBuild(service, build, (chunk) => writeTo(context.terminal.stderr, chunk));
       if (job.status === 'failed') throw buildFailure(job, { logPrinted: true });
     }
     using spinner = new Spinner(context, `${name} v${version}`);
     return await waitForVersion(service, name, version, {
       deadlineMs,
-      onState(state) {
+      onStatus(state) {
         spinner.text = `${name} v${version}: ${state === 'pending' ? 'starting a first instance' : state}`;
       },
     });

@@ -1,9 +1,8 @@
 /** `rlp fn invoke`: calls a function and prints its answer. */
-import { writeTo } from '../client/follow-log.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { type CallOptions, headersOf, readBody } from '../input/read-body.ts';
-import { type Context, print, printable, printJson } from '../terminal.ts';
+import { openService } from '../service.ts';
+import { type Context, print, printable, printJson, writeTo } from '../terminal.ts';
 
 /** An invocation may take two days; the service ends it. */
 const INVOKE_MS = 50 * 3_600_000;

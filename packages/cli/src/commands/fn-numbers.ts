@@ -1,12 +1,11 @@
 /** `rlp fn logs|calls|stats`: what is recorded of the calls of functions. */
 import type { InvocationLogItem } from '@releap/contract';
 import { CliError, usageError } from '../cli-error.ts';
-import { writeTo } from '../client/follow-log.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { milliseconds, shortTime, table } from '../output/table.ts';
 import { parseCount, parseDuration } from '../parse/values.ts';
-import { type Context, print, printable, printJson } from '../terminal.ts';
+import { openService } from '../service.ts';
+import { type Context, print, printable, printJson, writeTo } from '../terminal.ts';
 
 /** Longest pause of a log that is not followed, in milliseconds. */
 const IDLE_MS = 60_000;

@@ -1,8 +1,8 @@
 /** `rlp fn schedule`. */
 import { usageError } from '../cli-error.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { shortTime, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 

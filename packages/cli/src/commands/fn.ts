@@ -1,9 +1,9 @@
 /** `rlp fn ls|show|config|public|rm`. */
 import type { FunctionVersionRecord } from '@releap/contract';
 import { usageError } from '../cli-error.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printable, printJson } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 import { type BoundOptions, boundsOf } from './fn-bounds.ts';

@@ -1,11 +1,9 @@
 /** `rlp fork VM`: a copy of a persistent sandbox, its memory included. */
-import { retryOnOverload } from '../client/connect.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
-import { waitUntilForked } from '../client/wait-sandbox.ts';
+import { findSandbox, waitUntilForked } from '@releap/sdk';
 import { EXIT } from '../exit-codes.ts';
-import { Spinner } from '../output/spinner.ts';
+import { retryShown, Spinner } from '../output/spinner.ts';
 import { parseDuration } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
 export interface ForkOptions {
@@ -25,12 +23,9 @@ export async function fork(context: Context, vm: string, options: ForkOptions): 
   const service = openService(context);
   const source = await findSandbox(service, vm);
   using spinner = new Spinner(context, `forking ${source.name}`);
-  const retry = retryOnOverload((reason) => {
-    spinner.text = `refused for now (${reason}), trying again`;
-  });
   const child = await service.api.forkSandbox(
     { params: { id: source.id }, body: { name: options.name } },
-    { retry, timeoutMs: FORK_MS },
+    { retry: retryShown(spinner), timeoutMs: FORK_MS },
   );
   const record =
     options.wait === false

@@ -2,16 +2,14 @@
 import type { HostEvictResponse, HostRecord } from '@releap/contract';
 import { isUuid, parseSandboxId } from '@releap/contract/ids';
 import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
+import { findHost, findSandbox, hasStatus, listHosts as readHosts, poll } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
-import { findHost, listHosts as readHosts } from '../client/find-host.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { pause } from '../client/pause.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openOperator, type Operator } from '../operator.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
 
 export interface DrainOptions {
@@ -26,14 +24,13 @@ export interface EvictOptions {
 }
 
 const WAIT_MS = 30 * 60_000;
-const POLL_MS = 1_000;
 /** A host may hold thousands of sandboxes. */
 const CALL_MS = 60_000;
 const FORGET_MS = 10 * 60_000;
 
 export async function listHosts(context: Context): Promise<number> {
   const operator = openOperator(context);
-  const all = await readHosts(operator);
+  const all = await readHosts(operator.api);
   if (context.options.json) printJson(context, all);
   else
     print(
@@ -75,7 +72,7 @@ export async function drain(context: Context, text: string, options: DrainOption
   const deadlineMs =
     options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
   const operator = openOperator(context);
-  const { id } = await findHost(operator, text);
+  const { id } = await findHost(operator.api, text);
   const answer = await operator.api.drainHost(
     { params: { id }, body: options.force ? { force: true } : {} },
     { timeoutMs: CALL_MS },
@@ -108,25 +105,27 @@ async function waitUntilDrained(
   deadlineMs: number,
 ): Promise<HostRecord> {
   using spinner = new Spinner(context, `draining ${id}`);
-  const until = performance.now() + deadlineMs;
-  for (;;) {
-    const host = (await readHosts(operator)).find((one) => one.id === id);
-    if (host === undefined) throw new CliError(`host ${id} is gone`, { exitCode: EXIT.notFound });
-    // Another operator may have ended the drain, and then this would never end.
-    if (!host.draining) throw new CliError(`host ${id} is not draining any more`);
-    if (busy(host) === 0) return host;
-    spinner.text = `draining ${id}: ${counts(host)}`;
-    if (performance.now() >= until)
-      throw new CliError(
-        `host ${id} is still in use (${counts(host)}) after ${Math.round(deadlineMs / 1000)} s; the drain continues in the background`,
-      );
-    await pause(POLL_MS, context.signal);
-  }
+  return await poll(context.signal, deadlineMs, {
+    async read() {
+      const host = (await readHosts(operator.api)).find((one) => one.id === id);
+      if (host === undefined) throw new CliError(`host ${id} is gone`, { exitCode: EXIT.notFound });
+      // Another operator may have ended the drain, and then this would never end.
+      if (!host.draining) throw new CliError(`host ${id} is not draining any more`);
+      spinner.text = `draining ${id}: ${counts(host)}`;
+      return host;
+    },
+    result: (host) => (busy(host) === 0 ? host : undefined),
+    describe: (host) => `host ${id} is still in use (${counts(host)})`,
+    work: 'the drain',
+    intervalMs: 1_000,
+  });
 }
 
 export async function undrain(context: Context, text: string): Promise<number> {
   const operator = openOperator(context);
-  const { host } = await operator.api.undrainHost({ params: { id: (await findHost(operator, text)).id } });
+  const { host } = await operator.api.undrainHost({
+    params: { id: (await findHost(operator.api, text)).id },
+  });
   if (context.options.json) printJson(context, { host });
   else print(context, host.id);
   return EXIT.ok;
@@ -135,7 +134,9 @@ export async function undrain(context: Context, text: string): Promise<number> {
 /** Prints the token alone, for a shell. */
 export async function permitJoin(context: Context, text: string): Promise<number> {
   const operator = openOperator(context);
-  const answer = await operator.api.permitHostJoin({ params: { id: (await findHost(operator, text)).id } });
+  const answer = await operator.api.permitHostJoin({
+    params: { id: (await findHost(operator.api, text)).id },
+  });
   if (context.options.json) printJson(context, answer);
   else print(context, answer.token);
   remark(context, `joins host ${answer.host_id} once, until ${answer.expires_at}`);
@@ -148,10 +149,10 @@ export async function permitJoin(context: Context, text: string): Promise<number
  */
 export async function forget(context: Context, text: string, options: { yes?: boolean }): Promise<number> {
   const operator = openOperator(context);
-  const host = isUuid(text) ? undefined : await findHost(operator, text);
+  const host = isUuid(text) ? undefined : await findHost(operator.api, text);
   const id = host?.id ?? text.toLowerCase();
   if (!options.yes) {
-    const found = host ?? (await findHost(operator, id));
+    const found = host ?? (await findHost(operator.api, id));
     throw usageError(
       `what host ${id} holds would be lost for good (sandboxes: ${counts(found)}; snapshots: ${found.snapshots}): say --yes`,
     );
@@ -189,7 +190,7 @@ export async function evict(
 }
 
 async function evictAll(operator: Operator, host: string | undefined): Promise<HostEvictResponse> {
-  const hosts = host === undefined ? await readHosts(operator) : [await findHost(operator, host)];
+  const hosts = host === undefined ? await readHosts(operator.api) : [await findHost(operator.api, host)];
   const sum: HostEvictResponse = { evicted: [], remaining: [] };
   for (const { id } of hosts) {
     const { evicted, remaining } = await operator.api.evictFromHost(
@@ -208,7 +209,7 @@ async function evictOne(context: Context, { api }: Operator, vm: string): Promis
   try {
     return await api.evictSandbox({ params: { id } }, { timeoutMs: CALL_MS });
   } catch (error) {
-    if (!(error instanceof CliError && error.status === 404)) throw error;
+    if (!hasStatus(error, 404)) throw error;
     throw new CliError(`no host holds a sandbox ${id}`, { exitCode: EXIT.notFound, status: 404 });
   }
 }

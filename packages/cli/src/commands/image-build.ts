@@ -1,13 +1,13 @@
 /** `rlp image build -t NAME [FOLDER]`: an image from a Dockerfile and its folder. */
 import type { ImageCreateResponse } from '@releap/contract';
+import { buildFailure, followBuild, type Service, waitForBuild } from '@releap/sdk';
 import { openContext } from '../build/context.ts';
 import { postImage, type PostedBuild } from '../build/post-image.ts';
 import { CliError, usageError } from '../cli-error.ts';
-import { buildFailure, followBuild, waitForBuild } from '../client/builds.ts';
-import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { openService } from '../service.ts';
+import { type Context, print, printJson, writeTo } from '../terminal.ts';
 
 export interface ImageBuildOptions {
   tag?: string;
@@ -71,7 +71,7 @@ export async function finishBuild(
       };
       return await waitForBuild(service, jobId, { deadlineMs: WAIT_MS, onStatus });
     }
-    const job = await followBuild(service, jobId, context.terminal.stderr);
+    const job = await followBuild(service, jobId, (chunk) => writeTo(context.terminal.stderr, chunk));
     if (job.status === 'failed') throw buildFailure(job, { logPrinted: true });
   } catch (error) {
     if (!context.signal.aborted) throw error;

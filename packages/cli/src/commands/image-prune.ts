@@ -3,12 +3,12 @@
  * before. With --unused: those too that no sandbox of the project was created from and that are not being built.
  */
 import type { ImageRecord } from '@releap/contract';
-import { CliError, usageError } from '../cli-error.ts';
-import { allImages } from '../client/builds.ts';
-import { openService, type Service } from '../client/service.ts';
+import { hasStatus, listImages, type Service } from '@releap/sdk';
+import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { confirm } from '../input/confirm.ts';
 import { age, size, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
 
 export interface PruneOptions {
@@ -52,7 +52,7 @@ async function prunable(service: Service, unused: boolean): Promise<Pruned[]> {
   // Read before the images: one that is used meanwhile was posted before.
   if (unused) for await (const { image_ref: name } of service.sandboxes()) used.add(name);
   const found: Pruned[] = [];
-  for await (const image of allImages(service)) {
+  for await (const image of listImages(service)) {
     if (image.source.type === 'builtin') continue;
     const built = image.manifest_name !== undefined;
     if (image.status === 'failed' && !built) found.push({ image, why: 'failed' });
@@ -68,7 +68,7 @@ async function remove(service: Service, { id }: ImageRecord): Promise<boolean> {
     await service.api.deleteImage({ params: { id_or_name: id } });
     return true;
   } catch (error) {
-    if (error instanceof CliError && error.status === 404) return false;
+    if (hasStatus(error, 404)) return false;
     throw error;
   }
 }

@@ -1,14 +1,13 @@
 /** `rlp image ls|create|rm|logs`. */
 import type { ImageRecord } from '@releap/contract';
+import { followBuild, hasStatus, listImages as allImages, readBuildLog, waitForBuild } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
-import { allImages, followBuild, readBuildLog, waitForBuild } from '../client/builds.ts';
-import { writeTo } from '../client/follow-log.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, size, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
-import { type Context, print, printable, printJson } from '../terminal.ts';
+import { openService } from '../service.ts';
+import { type Context, print, printable, printJson, writeTo } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 export interface ImageCreateOptions {
@@ -83,7 +82,7 @@ export async function removeImages(
       await service.api.deleteImage({ params: { id_or_name: name } });
       return { status: 'deleted', printed: name };
     } catch (error) {
-      if (options.force && error instanceof CliError && error.status === 404) return { status: 'absent' };
+      if (options.force && hasStatus(error, 404)) return { status: 'absent' };
       throw error;
     }
   });
@@ -105,7 +104,7 @@ export async function imageLogs(
     throw new CliError(`image ${printable(image.name)} is built in and has no log`, {
       exitCode: EXIT.notFound,
     });
-  if (options.follow) await followBuild(service, jobId, stdout);
+  if (options.follow) await followBuild(service, jobId, (chunk) => writeTo(stdout, chunk));
   else if (context.options.json)
     printJson(context, { job_id: jobId, text: await (await readBuildLog(service, jobId, false)).text() });
   else for await (const chunk of await readBuildLog(service, jobId, false)) await writeTo(stdout, chunk);

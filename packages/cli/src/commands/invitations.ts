@@ -1,7 +1,7 @@
 /** `rlp invite`. */
+import { findOrganization } from '../account/find-organization.ts';
 import { openAccount } from '../account/session.ts';
 import { usageError } from '../cli-error.ts';
-import { findOrganization } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { table } from '../output/table.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';

@@ -1,6 +1,6 @@
 /** `rlp key`. */
+import { findProject } from '../account/find-organization.ts';
 import { openAccount } from '../account/session.ts';
-import { findProject } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';

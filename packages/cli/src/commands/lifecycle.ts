@@ -1,14 +1,12 @@
 /** `rlp stop|start|pause|resume VM…`: requests all of them, then waits for each. */
 import type { SandboxLifecycleResponse, SandboxRecord } from '@releap/contract';
 import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
-import { CliError } from '../cli-error.ts';
-import type { Api } from '../client/connect.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService, type Service } from '../client/service.ts';
-import { type Change, waitUntilChanged } from '../client/wait-sandbox.ts';
+import { type Api, type Change, findSandbox, type Service, waitUntilChanged } from '@releap/sdk';
+import { toCliError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { parseDuration } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
 export type Verb = 'stop' | 'start' | 'pause' | 'resume';
@@ -58,10 +56,11 @@ export async function changeSandboxes(
       await work();
       return true;
     } catch (error) {
-      if (!(error instanceof CliError) || error.exitCode === EXIT.interrupted) throw error;
-      exitCode ||= error.exitCode;
-      outcome.error = error.message;
-      if (!context.options.json) context.terminal.stderr.write(`rlp: ${error.message}\n`);
+      const failure = toCliError(error);
+      if (failure === undefined || failure.exitCode === EXIT.interrupted) throw error;
+      exitCode ||= failure.exitCode;
+      outcome.error = failure.message;
+      if (!context.options.json) context.terminal.stderr.write(`rlp: ${failure.message}\n`);
       return false;
     }
   };

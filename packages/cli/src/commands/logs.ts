@@ -1,12 +1,10 @@
 /** `rlp logs [-f] VM`: what a sandbox's entrypoint, or its console, has printed. */
 import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
-import type { RawAnswer } from '@releap/sdk';
+import { findSandbox, followLog, type RawAnswer } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { followLog, writeTo } from '../client/follow-log.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
-import { type Context, printJson } from '../terminal.ts';
+import { openService } from '../service.ts';
+import { type Context, printJson, writeTo } from '../terminal.ts';
 
 export interface LogsOptions {
   follow?: boolean;

@@ -1,13 +1,12 @@
 /** `rlp ls VM:PATH`: the files of a sandbox. */
 import { posix } from 'node:path';
 import type { FileInfo } from '@releap/contract';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
+import { findSandbox, openToolbox } from '@releap/sdk';
 import { EXIT } from '../exit-codes.ts';
 import { size, table } from '../output/table.ts';
 import { parseRemotePath } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printable, printJson } from '../terminal.ts';
-import { openToolbox } from '../toolbox/toolbox.ts';
 
 export async function ls(context: Context, target: string, options: { long?: boolean }): Promise<number> {
   const { sandbox, path } = parseRemotePath(target);

@@ -1,10 +1,9 @@
 /** `rlp net denied VM`: what a sandbox was not allowed to send. */
 import type { EgressDenial } from '@releap/contract';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { pages } from '../client/pages.ts';
-import { openService } from '../client/service.ts';
+import { findSandbox, pages } from '@releap/sdk';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
 const REASONS: Readonly<Record<EgressDenial['reason'], string>> = {
@@ -27,10 +26,7 @@ export async function denied(context: Context, vm: string): Promise<number> {
   const service = openService(context);
   const { id } = await findSandbox(service, vm);
   const list: EgressDenial[] = [];
-  const found = pages(
-    (page) => service.api.listDeniedEgress({ params: { id }, ...page }),
-    (page) => page.denied,
-  );
+  const found = pages((page) => service.api.listDeniedEgress({ params: { id }, ...page }), 'denied');
   for await (const denial of found) list.push(denial);
   if (context.options.json) printJson(context, list);
   else print(context, table(['LAST', 'COUNT', 'PROTOCOL', 'TARGET', 'REASON'], list.map(row)));

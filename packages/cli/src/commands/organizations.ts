@@ -1,8 +1,8 @@
 /** `rlp org`. */
 import type { AuditEntry } from '@releap/contract';
+import { findOrganization, listOrganizations as readOrganizations } from '../account/find-organization.ts';
 import { openAccount } from '../account/session.ts';
 import { CliError, usageError } from '../cli-error.ts';
-import { findOrganization, listOrganizations as readOrganizations } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { parseCount } from '../parse/values.ts';

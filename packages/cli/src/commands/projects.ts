@@ -1,15 +1,16 @@
 /** `rlp project`. */
 import { hostname } from 'node:os';
+import { hasStatus } from '@releap/sdk';
 import { changeCredentials, type ProjectKey } from '../account/credentials.ts';
-import { type Account, openAccount } from '../account/session.ts';
-import { CliError } from '../cli-error.ts';
-import { connect } from '../client/connect.ts';
 import {
   findOrganization,
   findProject,
   listOrganizations,
   listProjects as readProjects,
-} from '../client/find-organization.ts';
+} from '../account/find-organization.ts';
+import { type Account, openAccount } from '../account/session.ts';
+import { CliError } from '../cli-error.ts';
+import { connect } from '../connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { table } from '../output/table.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
@@ -98,7 +99,7 @@ async function works(context: Context, account: Account, { api_key: apiKey }: Pr
     await api.listSandboxes({ query: { limit: 1 } });
     return true;
   } catch (error) {
-    if (error instanceof CliError && error.status === 401) return false;
+    if (hasStatus(error, 401)) return false;
     throw error;
   }
 }

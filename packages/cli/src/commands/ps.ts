@@ -1,8 +1,8 @@
 /** `rlp ps`: the project's sandboxes, newest first. */
 import type { SandboxRecord, SandboxStatus } from '@releap/contract';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
 export interface PsOptions {

@@ -1,6 +1,6 @@
 /** `rlp org quotas`. */
+import { findOrganization } from '../account/find-organization.ts';
 import { openAccount } from '../account/session.ts';
-import { findOrganization } from '../client/find-organization.ts';
 import { EXIT } from '../exit-codes.ts';
 import { table } from '../output/table.ts';
 import { type Context, print, printJson } from '../terminal.ts';

@@ -1,9 +1,7 @@
 /** `rlp rm VM…`: deletes sandboxes. */
-import { CliError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
-import { waitUntilDeleted } from '../client/wait-sandbox.ts';
+import { findSandbox, hasStatus, waitUntilDeleted } from '@releap/sdk';
 import { Spinner } from '../output/spinner.ts';
+import { openService } from '../service.ts';
 import type { Context } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
@@ -26,7 +24,7 @@ export async function rm(context: Context, vms: string[], options: RmOptions): P
       await waitUntilDeleted(service, id, { deadlineMs: WAIT_MS });
       return { vm_id: id, status: 'deleted', printed: id };
     } catch (error) {
-      if (options.force && error instanceof CliError && error.status === 404) return { status: 'absent' };
+      if (options.force && hasStatus(error, 404)) return { status: 'absent' };
       throw error;
     }
   });

@@ -4,26 +4,24 @@
  * beside it.
  */
 import type { SandboxCreateRequest, SandboxCreateResponse, SandboxRecord } from '@releap/contract';
-import { CliError, usageError } from '../cli-error.ts';
-import { retryOnOverload } from '../client/connect.ts';
-import { endLease, keepLease, OWN_SANDBOX } from '../client/own-sandbox.ts';
-import { CLEANUP_MS, removeSandbox } from '../client/remove-sandbox.ts';
-import { openService, type Service } from '../client/service.ts';
-import { unmountStores } from '../client/unmount-stores.ts';
-import { waitUntilRunning } from '../client/wait-sandbox.ts';
-import { EXIT } from '../exit-codes.ts';
-import { Spinner } from '../output/spinner.ts';
-import { parseDuration } from '../parse/values.ts';
-import { type Context, print, printJson, remark } from '../terminal.ts';
 import {
-  type CapturedEnd,
-  type CommandOptions,
-  commandStart,
-  exitCodeOf,
-  runCommand,
-} from '../toolbox/command.ts';
-import { openToolbox } from '../toolbox/toolbox.ts';
+  endLease,
+  keepLease,
+  openToolbox,
+  OWN_SANDBOX,
+  type Service,
+  unmountStores,
+  waitUntilRunning,
+} from '@releap/sdk';
+import { CliError, toCliError, usageError } from '../cli-error.ts';
+import { EXIT } from '../exit-codes.ts';
+import { retryShown, Spinner } from '../output/spinner.ts';
+import { parseDuration } from '../parse/values.ts';
+import { openService } from '../service.ts';
+import { type Context, print, printJson, remark } from '../terminal.ts';
+import { type CapturedEnd, type CommandOptions, commandStart, exitCodeOf, runCommand } from './command.ts';
 import { type CreateOptions, createRequest } from './create-options.ts';
+import { CLEANUP_MS, removeSandbox } from './remove-sandbox.ts';
 
 /** Where the root file system comes from, as the options of the command say. */
 export interface SourceOptions {
@@ -93,7 +91,7 @@ export async function run(
   const start = commandStart(context, argv, commandOptions);
   const service = openService(context);
   const created = await create(context, service, source, options).catch(noCommand);
-  using _lease = options.rm ? keepLease(context, created.vm_id) : undefined;
+  using _lease = options.rm ? keepLease(service, created.vm_id) : undefined;
   try {
     const sandbox = await waitRunning(context, service, created, options);
     const toolbox = await openToolbox(service, sandbox);
@@ -106,8 +104,8 @@ export async function run(
     return noCommand(error);
   } finally {
     if (options.rm) {
-      if (mayHaveStores(source, options)) await uploadWritten(context, created);
-      await removeSandbox(context, created.vm_id);
+      if (mayHaveStores(source, options)) await uploadWritten(context, service, created);
+      await removeSandbox(context, service, created.vm_id);
     }
   }
 }
@@ -140,10 +138,7 @@ async function create(
   const image = 'image' in source ? source.image : await buildFolder(context, service, source, options);
   const body = { ...request, image, ...(options.rm && OWN_SANDBOX) };
   using spinner = new Spinner(context, 'creating the sandbox');
-  const retry = retryOnOverload((reason) => {
-    spinner.text = `refused for now (${reason}), trying again`;
-  });
-  return await service.api.createSandbox({ body }, { retry });
+  return await service.api.createSandbox({ body }, { retry: retryShown(spinner) });
 }
 
 /** @returns the image's name: the same for each run of this folder, so that only changes are built */
@@ -204,14 +199,18 @@ function mayHaveStores(source: Source, { mount }: RunOptions): boolean {
 }
 
 /** Deleting a sandbox does not wait for the uploads of its mounted object stores. @throws when it has to stay */
-async function uploadWritten(context: Context, { name, vm_id: id }: SandboxCreateResponse): Promise<void> {
+async function uploadWritten(
+  context: Context,
+  service: Service,
+  { name, vm_id: id }: SandboxCreateResponse,
+): Promise<void> {
   using spinner = new Spinner(context, `${name}: uploading to object stores`);
-  const service = openService(context, AbortSignal.timeout(UPLOADS_MS + CLEANUP_MS));
   try {
-    await unmountStores(service, id, context.signal.aborted ? 0 : UPLOADS_MS);
+    const own = service.withSignal(AbortSignal.timeout(UPLOADS_MS + CLEANUP_MS));
+    await unmountStores(own, id, context.signal.aborted ? 0 : UPLOADS_MS);
   } catch (error) {
     spinner.stop();
-    const stays = await endLease(context, id).then(
+    const stays = await endLease(service, id).then(
       () => true,
       () => false,
     );
@@ -227,11 +226,8 @@ async function uploadWritten(context: Context, { name, vm_id: id }: SandboxCreat
 
 /** rlp's own failures must not look like an exit code of the command. */
 export function noCommand(error: unknown): never {
-  if (!(error instanceof CliError) || error.exitCode === EXIT.usage || error.exitCode === EXIT.interrupted)
+  const failure = toCliError(error);
+  if (failure === undefined || failure.exitCode === EXIT.usage || failure.exitCode === EXIT.interrupted)
     throw error;
-  throw new CliError(error.message, {
-    exitCode: EXIT.noCommand,
-    cause: error,
-    ...(error.status === undefined ? {} : { status: error.status }),
-  });
+  throw new CliError(failure.message, { exitCode: EXIT.noCommand, cause: error, status: failure.status });
 }

@@ -1,10 +1,11 @@
 /** `rlp secret` and `rlp registry`: values of a project that cannot be read back. */
 import type { RegistryKind } from '@releap/contract';
+import type { Service } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
-import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { readSecret } from '../input/read-secret.ts';
 import { age, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printable, printJson } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 

@@ -1,13 +1,18 @@
 /** `rlp snapshot create|ls|rm`. */
 import type { SnapshotRecord } from '@releap/contract';
-import { CliError, usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
-import { findSnapshot, listSnapshots as readSnapshots, waitUntilReady } from '../client/snapshots.ts';
+import {
+  findSandbox,
+  findSnapshot,
+  hasStatus,
+  listSnapshots as readSnapshots,
+  waitUntilReady,
+} from '@releap/sdk';
+import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, size, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
@@ -96,7 +101,7 @@ export async function removeSnapshots(
       await service.api.deleteSnapshot({ params: { id } });
       return { id, status: 'deleted', printed: id };
     } catch (error) {
-      if (options.force && error instanceof CliError && error.status === 404) return { status: 'absent' };
+      if (options.force && hasStatus(error, 404)) return { status: 'absent' };
       throw error;
     }
   });

@@ -3,10 +3,10 @@ import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import type { SandboxRecord } from '@releap/contract';
+import { findSandbox, type Service } from '@releap/sdk';
 import { CliError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
+import { openService } from '../service.ts';
 import { clientOptions } from '../ssh/client-options.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
 

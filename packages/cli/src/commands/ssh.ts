@@ -1,9 +1,9 @@
 /** `rlp ssh` and `rlp forward`: OpenSSH's client on a sandbox. */
 import { spawn } from 'node:child_process';
+import { findSandbox } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
+import { openService } from '../service.ts';
 import { clientOptions } from '../ssh/client-options.ts';
 import { type Context, remark } from '../terminal.ts';
 

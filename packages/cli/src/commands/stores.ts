@@ -1,12 +1,11 @@
 /** `rlp store`: buckets of S3-compatible services that sandboxes can mount. */
 import { OBJECT_STORE_PROVIDERS, type ObjectStoreCreateRequest } from '@releap/contract';
+import { findSandbox, MOUNT_ANSWER_MS, unmountStore as unmount } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { openService } from '../client/service.ts';
-import { MOUNT_ANSWER_MS, unmountStore as unmount } from '../client/unmount-stores.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { parseDuration, parseMount } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 

@@ -1,12 +1,11 @@
 /** `rlp usage [VM]`: what a sandbox uses and has used, or the report of the project. */
 import type { UsageItem, UsagePeriod } from '@releap/contract';
+import { findSandbox, pages } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
-import { findSandbox } from '../client/find-sandbox.ts';
-import { pages } from '../client/pages.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { shortTime, size, table } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
 export interface UsageOptions {
@@ -98,16 +97,13 @@ async function report(
   const service = openService(context);
   let available = true;
   const items: UsageItem[] = [];
-  const found = pages(
-    async ({ query }) => {
-      const page = await service.api.getUsageReport({
-        query: { start, resolution: by, cursor: query.cursor },
-      });
-      available = page.available;
-      return { items: page.items, next_cursor: page.next_cursor ?? null };
-    },
-    (page) => page.items,
-  );
+  const found = pages(async ({ query }) => {
+    const page = await service.api.getUsageReport({
+      query: { start, resolution: by, cursor: query.cursor },
+    });
+    available = page.available;
+    return page;
+  }, 'items');
   for await (const item of found) items.push(item);
   if (context.options.json) {
     printJson(context, { available, items });

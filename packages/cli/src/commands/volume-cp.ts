@@ -1,20 +1,25 @@
 /** `rlp volume cp SRC DST`: files and folders in and out of a volume, through a sandbox that mounts it meanwhile. */
 import { randomBytes } from 'node:crypto';
 import { PassThrough } from 'node:stream';
-import { CliError, usageError } from '../cli-error.ts';
-import { commitVolume } from '../client/commit-volume.ts';
-import { retryOnOverload } from '../client/connect.ts';
-import { keepLease, OWN_SANDBOX } from '../client/own-sandbox.ts';
-import { CLEANUP_MS, removeSandbox } from '../client/remove-sandbox.ts';
-import { openService } from '../client/service.ts';
-import { waitUntilDeleted, waitUntilRunning } from '../client/wait-sandbox.ts';
+import {
+  commitVolume,
+  keepLease,
+  openToolbox,
+  OWN_SANDBOX,
+  type Service,
+  type Toolbox,
+  waitUntilDeleted,
+  waitUntilRunning,
+} from '@releap/sdk';
+import { statLocal } from '@releap/sdk/node/copy';
+import { streamProcess } from '@releap/sdk/node/process';
+import { CliError, messageOf, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { Spinner } from '../output/spinner.ts';
+import { retryShown, Spinner } from '../output/spinner.ts';
+import { openService } from '../service.ts';
 import { type Context, printJson } from '../terminal.ts';
-import { statLocal } from '../toolbox/copy.ts';
-import { runProcess } from '../toolbox/process.ts';
-import { openToolbox, type Toolbox } from '../toolbox/toolbox.ts';
 import { type Copy, isToStdout, readCopy, runCopy } from './cp.ts';
+import { CLEANUP_MS, removeSandbox } from './remove-sandbox.ts';
 
 const MOUNT = '/volume';
 /** Enough for tar and the toolbox. */
@@ -36,21 +41,21 @@ export async function copyVolume(
   if (copy.direction === 'in' && copy.local.type === 'local') await statLocal(copy.local.path);
   const service = openService(context);
   const volume = await service.api.getVolume({ params: { id_or_name: copy.where } });
-  const id = await create(context, volume.id, image);
-  using _lease = keepLease(context, id);
+  const id = await create(context, service, volume.id, image);
+  using _lease = keepLease(service, id);
   try {
-    const toolbox = await openToolbox(service, await running(context, id));
+    const toolbox = await openToolbox(service, await running(context, service, id));
     const shown = `${JSON.stringify(copy.path)} in volume ${volume.name}`;
     await checkStays(toolbox, path, shown);
     const count = await runCopy(context, copy, { toolbox, path, shown });
     // What is copied is safe when the command succeeds, whatever becomes of the host.
-    if (copy.direction === 'in') await commit(context, volume.id);
+    if (copy.direction === 'in') await commit(context, service, volume.id);
     if (context.options.json && !isToStdout(copy))
       printJson(context, { volume: volume.name, volume_id: volume.id, ...count });
   } finally {
-    await removeSandbox(context, id);
+    await removeSandbox(context, service, id);
     // A sandbox that is being deleted keeps the volume from its deletion.
-    const own = openService(context, AbortSignal.timeout(CLEANUP_MS));
+    const own = service.withSignal(AbortSignal.timeout(CLEANUP_MS));
     await waitUntilDeleted(own, id, { deadlineMs: CLEANUP_MS }).catch(() => undefined);
   }
   return EXIT.ok;
@@ -69,11 +74,8 @@ function pathOf({ path }: Copy): string {
   return below === '' ? `${MOUNT}/.` : `${MOUNT}/${below}`;
 }
 
-async function create(context: Context, volume: string, image: string): Promise<string> {
+async function create(context: Context, service: Service, volume: string, image: string): Promise<string> {
   using spinner = new Spinner(context, 'creating a sandbox for the copy');
-  const retry = retryOnOverload((reason) => {
-    spinner.text = `refused for now (${reason}), trying again`;
-  });
   const body = {
     ...SIZE,
     ...OWN_SANDBOX,
@@ -82,12 +84,12 @@ async function create(context: Context, volume: string, image: string): Promise<
     volumes: [{ volume, mount_path: MOUNT }],
     egress_policy: { enabled: true, allow: [] },
   };
-  return (await openService(context).api.createSandbox({ body }, { retry })).vm_id;
+  return (await service.api.createSandbox({ body }, { retry: retryShown(spinner) })).vm_id;
 }
 
-async function running(context: Context, id: string) {
+async function running(context: Context, service: Service, id: string) {
   using spinner = new Spinner(context, 'mounting the volume');
-  return await waitUntilRunning(openService(context), id, {
+  return await waitUntilRunning(service, id, {
     deadlineMs: START_MS,
     onStatus: (status) => {
       spinner.text = `mounting the volume: ${status}`;
@@ -95,13 +97,12 @@ async function running(context: Context, id: string) {
   });
 }
 
-async function commit(context: Context, volume: string): Promise<void> {
+async function commit(context: Context, service: Service, volume: string): Promise<void> {
   using _spinner = new Spinner(context, 'committing');
   try {
-    await commitVolume(openService(context), volume);
+    await commitVolume(service, volume);
   } catch (error) {
-    if (!(error instanceof CliError)) throw error;
-    throw new CliError(`the files are copied, and not committed yet: ${error.message}`, { cause: error });
+    throw new CliError(`the files are copied, and not committed yet: ${messageOf(error)}`, { cause: error });
   }
 }
 
@@ -112,7 +113,7 @@ async function checkStays(toolbox: Toolbox, path: string, shown: string): Promis
   output.on('data', (chunk: Buffer) => {
     if (real.length < 10_000) real += chunk.toString('utf8');
   });
-  const end = await runProcess(
+  const end = await streamProcess(
     toolbox,
     { type: 'start', argv: ['/bin/sh', '-c', REAL, 'sh', path.replace(/\/+\.?$/, '')], user: '0' },
     { stdin: null, stdout: output, stderr: new PassThrough().resume() },

@@ -1,12 +1,11 @@
 /** `rlp volume history|restore|commit`. */
 import type { VolumeManifest } from '@releap/contract';
+import { commitVolume as commit, pages, type Service } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
-import { commitVolume as commit } from '../client/commit-volume.ts';
-import { pages } from '../client/pages.ts';
-import { openService, type Service } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, shortTime, size, table } from '../output/table.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 import { named } from './volumes.ts';
 
@@ -16,7 +15,7 @@ const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 function manifests({ patient }: Service, volume: string): AsyncGenerator<VolumeManifest> {
   return pages(
     ({ query }) => patient.listVolumeManifests({ params: { id_or_name: named(volume) }, query }),
-    (page) => page.manifests,
+    'manifests',
   );
 }
 

@@ -1,9 +1,9 @@
 /** `rlp volume`: folders that outlive the sandboxes that have them mounted. */
 import { usageError } from '../cli-error.ts';
-import { openService } from '../client/service.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, shortTime, size, table } from '../output/table.ts';
 import { parseGibibytes } from '../parse/values.ts';
+import { openService } from '../service.ts';
 import { type Context, print, printable, printJson } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 

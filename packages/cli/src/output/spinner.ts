@@ -2,7 +2,8 @@
  * A progress line on stderr. Only on a terminal; it never touches stdin, which may
  * hold the input of a command, and leaves nothing behind.
  */
-import type { Context } from '../terminal.ts';
+import { retryOnOverload, type RetryPolicy } from '@releap/sdk';
+import { type Context, printable } from '../terminal.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const FRAME_MS = 80;
@@ -48,4 +49,11 @@ export class Spinner implements Disposable {
     this.#stream?.write(`\r\u001b[K${`${frame} ${this.#text}${seconds}`.slice(0, width)}`);
     this.#shown = true;
   }
+}
+
+/** Repeats a create that finds no capacity, and says so. */
+export function retryShown(spinner: Spinner): RetryPolicy {
+  return retryOnOverload((reason) => {
+    spinner.text = `refused for now (${printable(reason)}), trying again`;
+  });
 }

@@ -102,10 +102,8 @@ export function parseEnv(
 }
 
 /** One end of a copy. */
-export type CopyEnd =
-  | { type: 'local'; path: string }
-  | { type: 'sandbox'; sandbox: string; path: string }
-  | { type: 'stdio' };
+export type CopyEnd = LocalEnd | { type: 'sandbox'; sandbox: string; path: string };
+export type LocalEnd = { type: 'local'; path: string } | { type: 'stdio' };
 
 /** `-`, `SANDBOX:PATH`, or a local path. A local path with a colon is written with a `/` or `./` before it. */
 export function parseCopyEnd(text: string): CopyEnd {

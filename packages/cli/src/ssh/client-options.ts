@@ -8,10 +8,9 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { SandboxRecord, SshHostKeys } from '@releap/contract';
 import { SSH_HOST_KEYS_PATH } from '@releap/contract/ssh';
+import { asFailure, gatewayUrl, type Service } from '@releap/sdk';
 import { credentialsPath } from '../account/credentials.ts';
 import { CliError } from '../cli-error.ts';
-import { networkError } from '../client/failure.ts';
-import type { Service } from '../client/service.ts';
 import { DEFAULT_HOME, releapHome } from '../settings.ts';
 import type { Context } from '../terminal.ts';
 
@@ -75,9 +74,8 @@ async function writeKnownHosts(context: Context, service: Service, region: strin
 }
 
 async function hostKeys(service: Service, region: string): Promise<readonly string[]> {
-  const base = (await service.regions()).find(({ id }) => id === region)?.toolbox_proxy_url;
-  if (!base) throw new CliError(`region ${JSON.stringify(region)} has no toolbox_proxy_url`);
-  const url = new URL(`${new URL(base, `${service.url}/`).href.replace(/\/+$/, '')}${SSH_HOST_KEYS_PATH}`);
+  const gateway = await gatewayUrl(service, region);
+  const url = new URL(`${gateway.replace(/\/+$/, '')}${SSH_HOST_KEYS_PATH}`);
   const signal = AbortSignal.any([service.signal, AbortSignal.timeout(HOST_KEYS_MS)]);
   try {
     const answer = await fetch(url, { signal });
@@ -85,7 +83,7 @@ async function hostKeys(service: Service, region: string): Promise<readonly stri
     if (answer.ok && Array.isArray(keys) && keys.every((key) => /^[a-z0-9@.-]+ [A-Za-z0-9+/=]+$/.test(key)))
       return keys;
   } catch (error) {
-    if (!(error instanceof SyntaxError)) throw networkError(error, url, service.signal);
+    if (!(error instanceof SyntaxError)) throw asFailure(error, service.signal, url);
   }
   throw new CliError(`the gateway of region ${JSON.stringify(region)} does not serve SSH`);
 }

@@ -1,12 +1,12 @@
 /** A command in a sandbox from the terminal's point of view: what `run` and `exec` share. */
 import type { ProcessStreamStart } from '@releap/contract';
 import { PassThrough } from 'node:stream';
+import type { Toolbox } from '@releap/sdk';
+import type { ProcessEnd, ProcessStreams, runProcess } from '@releap/sdk/node/process';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { parseDuration, parseEnv } from '../parse/values.ts';
-import type { Context } from '../terminal.ts';
-import type { ProcessEnd, ProcessStreams, Resizes } from './process.ts';
-import type { Toolbox } from './toolbox.ts';
+import { type Context, printable } from '../terminal.ts';
 
 export interface CommandOptions {
   env?: string[];
@@ -85,23 +85,11 @@ function wantsInput(context: Context, options: CommandOptions): boolean {
   return options.interactive === true || !context.terminal.stdin.isTTY;
 }
 
-async function attach(
-  toolbox: Toolbox,
-  start: ProcessStreamStart,
-  streams: ProcessStreams,
-  resizes?: Resizes,
-): Promise<ProcessEnd> {
-  const [{ NoStreamError }, { runProcess }] = await Promise.all([
-    import('./socket.ts'),
-    import('./process.ts'),
-  ]);
-  try {
-    return await runProcess(toolbox, start, streams, resizes);
-  } catch (error) {
-    if (!(error instanceof NoStreamError)) throw error;
-    const { executeProcess } = await import('./execute.ts');
-    return executeProcess(toolbox, start, streams);
-  }
+/** Loaded only here: it would slow the start of every other command. */
+async function attach(...args: Parameters<typeof runProcess>): Promise<ProcessEnd> {
+  const { runProcess: run } = await import('@releap/sdk/node/process');
+  const end = await run(...args);
+  return end.error === undefined ? end : { ...end, error: printable(end.error) };
 }
 
 async function onTerminal(

@@ -1,5 +1,5 @@
-import type { ObjectStoreUnmountResponse } from '@releap/contract';
-import { CliError } from '../cli-error.ts';
+import type { ObjectStoreUnmountResponse } from '@releap/contract/wire';
+import { ReleapError } from './error.ts';
 import type { Service } from './service.ts';
 
 /** Of a mount and an unmount: longer than the service waits for the host, which waits for the guest. */
@@ -26,7 +26,7 @@ export async function unmountStores(
         try {
           return await unmountStore(service, id, name);
         } catch (error) {
-          if (!(error instanceof CliError)) throw error;
+          if (!(error instanceof ReleapError)) throw error;
           if (!NOT_UPLOADED.test(error.message)) return undefined;
           if (performance.now() >= end) throw error;
         }

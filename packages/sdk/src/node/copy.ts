@@ -2,20 +2,18 @@
 import { createReadStream, createWriteStream, type Stats } from 'node:fs';
 import { mkdir, rename, rm, stat } from 'node:fs/promises';
 import { basename, join, posix } from 'node:path';
-import { PassThrough, Transform } from 'node:stream';
+import { PassThrough, Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { CliError, usageError } from '../cli-error.ts';
-import { networkError } from '../client/failure.ts';
-import { EXIT } from '../exit-codes.ts';
-import type { Spinner } from '../output/spinner.ts';
-import type { CopyEnd } from '../parse/values.ts';
-import type { Context } from '../terminal.ts';
+import type { ReadableStream } from 'node:stream/web';
+import { asFailure, ReleapError } from '../error.ts';
+import { downloadFile, statRemote, uploadFile } from '../files.ts';
+import type { Toolbox } from '../toolbox.ts';
 import { type CopyCount, packFolder, unpackFolder } from './archive.ts';
-import { downloadFile, statRemote, uploadFile } from './files.ts';
-import { runProcess } from './process.ts';
-import type { Toolbox } from './toolbox.ts';
+import { streamProcess } from './process.ts';
 
-export type LocalEnd = Exclude<CopyEnd, { type: 'sandbox' }>;
+/** A path, or a stream with the content of one file. */
+export type LocalSource = { path: string } | { stream: NodeJS.ReadableStream };
+export type LocalTarget = { path: string } | { stream: NodeJS.WritableStream };
 
 export interface RemoteEnd {
   toolbox: Toolbox;
@@ -24,23 +22,26 @@ export interface RemoteEnd {
   shown: string;
 }
 
-/** @throws CliError when there is nothing at that path */
+/** Called after each file of a folder, with the sum so far. */
+type OnFile = (count: CopyCount) => void;
+
+/** @throws ReleapError when there is nothing at that path */
 export async function statLocal(path: string): Promise<Stats> {
   return await stat(path).catch((error: unknown) => localError(error, path));
 }
 
-/** Copies a local file or folder, or stdin, there. @throws CliError for what cannot be copied there */
+/** Copies a local file or folder there, or a stream as a file. @throws ReleapError for what cannot be copied there */
 export async function copyIn(
-  context: Context,
   { toolbox, path, shown }: RemoteEnd,
-  from: LocalEnd,
-  tell: (count: CopyCount) => void,
+  from: LocalSource,
+  onFile?: OnFile,
 ): Promise<CopyCount> {
-  if (from.type === 'stdio') {
-    if (path.endsWith('/')) throw usageError('stdin has no name: write the whole path of the file');
+  if ('stream' in from) {
+    if (path.endsWith('/'))
+      throw new ReleapError('invalid', 'a stream has no name: write the whole path of the file');
     const counted = counter();
-    const sent = pipeline(context.terminal.stdin, counted.stream);
-    await Promise.all([uploadFile(toolbox, path, counted.stream), sent]);
+    const sent = pipeline(from.stream, counted.stream);
+    await Promise.all([uploadFile(toolbox, path, webStream(counted.stream)), sent]);
     return { files: 1, bytes: counted.bytes() };
   }
   const stats = await statLocal(from.path);
@@ -48,13 +49,13 @@ export async function copyIn(
   if (stats.isDirectory()) {
     const contents = /(?:^|\/)\.$/.test(from.path);
     if (there !== null && !there.directory)
-      throw new CliError(`${shown} is a file, and ${from.path} a folder`);
+      throw new ReleapError('failed', `${shown} is a file, and ${from.path} a folder`);
     const folder = there?.directory && !contents ? posix.join(path, localName(from.path)) : path;
-    return uploadFolder(toolbox, from.path, folder, tell);
+    return uploadFolder(toolbox, from.path, folder, onFile);
   }
-  if (!stats.isFile()) throw new CliError(`${from.path} is neither a file nor a folder`);
+  if (!stats.isFile()) throw new ReleapError('failed', `${from.path} is neither a file nor a folder`);
   const name = there?.directory || path.endsWith('/') ? posix.join(path, localName(from.path)) : path;
-  await uploadFile(toolbox, name, createReadStream(from.path), {
+  await uploadFile(toolbox, name, webStream(createReadStream(from.path)), {
     bytes: stats.size,
     mode: stats.mode & 0o777,
   });
@@ -65,10 +66,10 @@ async function uploadFolder(
   toolbox: Toolbox,
   from: string,
   folder: string,
-  tell: (count: CopyCount) => void,
+  onFile?: OnFile,
 ): Promise<CopyCount> {
   const archive = new PassThrough();
-  const packed = packFolder(from, archive, { onFile: tell });
+  const packed = packFolder(from, archive, { onFile });
   // Whichever fails first ends the other; both are awaited, so that neither rejection is left alone.
   const [count] = await Promise.all([
     packed,
@@ -82,31 +83,33 @@ async function uploadFolder(
   return count;
 }
 
-/** Copies a file or folder to a local place, or a file to stdout. @throws CliError for what cannot be copied there */
+/**
+ * Copies a file or folder to a local place, or a file to a stream, which is not ended.
+ * @throws ReleapError for what cannot be copied there
+ */
 export async function copyOut(
-  context: Context,
   { toolbox, path, shown }: RemoteEnd,
-  to: LocalEnd,
-  spinner: Spinner,
-  tell: (count: CopyCount) => void,
+  to: LocalTarget,
+  onFile?: OnFile,
 ): Promise<CopyCount> {
   const there = await statRemote(toolbox, path);
-  if (there === null) throw new CliError(`there is no ${shown}`, { exitCode: EXIT.notFound });
-  if (to.type === 'stdio') {
-    if (there.directory) throw usageError(`${shown} is a folder: name a local folder to copy it to`);
-    spinner.stop();
+  if (there === null) throw new ReleapError('missing', `there is no ${shown}`);
+  if ('stream' in to) {
+    if (there.directory)
+      throw new ReleapError('invalid', `${shown} is a folder: name a local folder to copy it to`);
     const counted = counter();
     const body = await downloadFile(toolbox, path);
-    await pipeline(body, counted.stream, context.terminal.stdout, { end: false }).catch(cut(toolbox));
+    await pipeline(body, counted.stream, to.stream, { end: false }).catch(cut(toolbox));
     return { files: 1, bytes: counted.bytes() };
   }
   const local = await stat(to.path).catch(() => null);
   const name = posix.basename(posix.resolve('/', path));
   if (there.directory) {
-    if (local && !local.isDirectory()) throw new CliError(`${to.path} is a file, and ${shown} a folder`);
+    if (local && !local.isDirectory())
+      throw new ReleapError('failed', `${to.path} is a file, and ${shown} a folder`);
     const contents = /(?:^|\/)\.$/.test(path);
     const folder = local && !contents ? join(to.path, name) : to.path;
-    return downloadFolder(toolbox, path, folder, tell);
+    return downloadFolder(toolbox, path, folder, onFile);
   }
   const file = local?.isDirectory() || to.path.endsWith('/') ? join(to.path, name) : to.path;
   return { files: 1, bytes: await downloadTo(toolbox, path, file) };
@@ -131,13 +134,13 @@ async function downloadFolder(
   toolbox: Toolbox,
   path: string,
   folder: string,
-  tell: (count: CopyCount) => void,
+  onFile?: OnFile,
 ): Promise<CopyCount> {
   await mkdir(folder, { recursive: true }).catch((error: unknown) => localError(error, folder));
   const archive = new PassThrough();
   const [count] = await Promise.all([
-    unpackFolder(archive, folder, tell).catch((error: unknown) =>
-      error instanceof CliError ? Promise.reject(error) : localError(error, folder),
+    unpackFolder(archive, folder, onFile).catch((error: unknown) =>
+      error instanceof ReleapError ? Promise.reject(error) : localError(error, folder),
     ),
     runArchiver(toolbox, 'exec tar -cf - -C "$1" .', path, null, archive).then(
       () => archive.end(),
@@ -164,7 +167,7 @@ async function runArchiver(
     if (text.length < 2000) text += chunk.toString('utf8');
   });
   const sink = stdout ?? new PassThrough().resume();
-  const end = await runProcess(
+  const end = await streamProcess(
     toolbox,
     { type: 'start', argv: ['/bin/sh', '-c', script, 'sh', folder], user: '0' },
     { stdin, stdout: sink, stderr: complaints },
@@ -172,7 +175,11 @@ async function runArchiver(
   if (end.exitCode === 0) return;
   const why =
     end.exitCode === 127 ? 'folders need /bin/sh and tar in the sandbox' : text.trim().slice(0, 500);
-  throw new CliError(`tar in the sandbox failed (exit code ${end.exitCode}): ${why}`);
+  throw new ReleapError('failed', `tar in the sandbox failed (exit code ${end.exitCode}): ${why}`);
+}
+
+function webStream(stream: Readable): ReadableStream<Uint8Array> {
+  return Readable.toWeb(stream) as ReadableStream<Uint8Array>;
 }
 
 function counter(): { stream: Transform; bytes: () => number } {
@@ -195,7 +202,7 @@ function cut(toolbox: Toolbox, local?: string): (error: unknown) => never {
     const { code } = error as NodeJS.ErrnoException;
     if (local !== undefined && /^E[A-Z]+$/.test(code ?? '') && code !== 'ECONNRESET')
       return localError(error, local);
-    throw error instanceof CliError ? error : networkError(error, new URL(toolbox.url), toolbox.signal);
+    throw asFailure(error, toolbox.signal, new URL(toolbox.url));
   };
 }
 
@@ -211,5 +218,5 @@ const LOCAL_REASONS: Readonly<Record<string, string>> = {
 
 function localError(error: unknown, path: string): never {
   const { code, message } = error as NodeJS.ErrnoException;
-  throw new CliError(`${path}: ${LOCAL_REASONS[code ?? ''] ?? message}`, { cause: error });
+  throw new ReleapError('failed', `${path}: ${LOCAL_REASONS[code ?? ''] ?? message}`, { cause: error });
 }

@@ -7,8 +7,7 @@ import { chmod, lstat, mkdir, readdir, readlink, rm, symlink } from 'node:fs/pro
 import { join, sep } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header, pack, type Pack } from 'tar-stream';
-import { CliError } from '../cli-error.ts';
-import { printable } from '../terminal.ts';
+import { ReleapError } from '../error.ts';
 
 export interface CopyCount {
   files: number;
@@ -139,7 +138,7 @@ export async function unpackFolder(
           const there = await lstat(path).catch(() => null);
           if (there === null) await mkdir(path);
           else if (!there.isDirectory())
-            throw new CliError(`${path} is not a folder, and the sandbox has one of that name`);
+            throw new ReleapError('failed', `${path} is not a folder, and the sandbox has one of that name`);
           // At the end: a folder that may not be written to would refuse its own contents.
           modes.push([path, (header.mode ?? 0o755) & 0o777]);
         } else if (header.type === 'symlink' && header.linkname) {
@@ -158,8 +157,9 @@ export async function unpackFolder(
 async function safePath(folder: string, name: string): Promise<string | null> {
   const parts = name.split('/').filter((part) => part !== '' && part !== '.');
   if (parts.includes('..') || parts.some((part) => part.includes(sep) || part.includes('\0')))
-    throw new CliError(
-      `the sandbox sent ${JSON.stringify(printable(name))}, a path that leaves the folder: nothing more is copied`,
+    throw new ReleapError(
+      'failed',
+      `the sandbox sent ${JSON.stringify(name)}, a path that leaves the folder: nothing more is copied`,
     );
   let path = folder;
   for (const part of parts.slice(0, -1)) {
@@ -167,8 +167,9 @@ async function safePath(folder: string, name: string): Promise<string | null> {
     const stats = await lstat(path).catch(() => null);
     if (stats === null) await mkdir(path);
     else if (!stats.isDirectory())
-      throw new CliError(
-        `the sandbox sent ${JSON.stringify(printable(name))}, but ${path} is not a folder: nothing more is copied`,
+      throw new ReleapError(
+        'failed',
+        `the sandbox sent ${JSON.stringify(name)}, but ${path} is not a folder: nothing more is copied`,
       );
   }
   const last = parts.at(-1);
@@ -180,6 +181,6 @@ async function removeLink(path: string): Promise<void> {
   const stats = await lstat(path).catch(() => null);
   if (stats === null) return;
   if (stats.isDirectory())
-    throw new CliError(`${path} is a folder, and the sandbox has a file or link of that name`);
+    throw new ReleapError('failed', `${path} is a folder, and the sandbox has a file or link of that name`);
   await rm(path);
 }

@@ -1,26 +1,27 @@
-/** Logs that grow: printed as they come, across connections that are cut. */
-import type { RawAnswer } from '@releap/sdk';
-import { setTimeout as sleep } from 'node:timers/promises';
-import { CliError } from '../cli-error.ts';
-import { EXIT } from '../exit-codes.ts';
-import type { Context } from '../terminal.ts';
+/** Logs that grow: read as they come, across connections that are cut. */
+import { pause } from './deadline.ts';
+import { hasStatus, ReleapError } from './error.ts';
 import { LogPosition } from './log-position.ts';
+import type { RawAnswer } from './raw-answer.ts';
 
 const RETRY_MS = 1_000;
 /** Calls in a row that may fail before following gives up. */
 const RETRIES = 10;
 
+/** Takes the next bytes of a log; no more are read until it has resolved. */
+export type LogWriter = (chunk: Uint8Array) => Promise<void>;
+
 export interface FollowedLog {
   read: (follow: boolean) => Promise<RawAnswer>;
   /** Whether no more is written to it. */
   isEnded: () => Promise<boolean>;
-  write: (chunk: Uint8Array) => Promise<void>;
+  write: LogWriter;
 }
 
 /**
  * Reads until the log has ended. After a connection that was cut, or an answer that ended early, the log is read
- * again, and skips what was printed already.
- * @throws CliError also when the log has ended and there is none (404)
+ * again, and skips what was written already.
+ * @throws ReleapError also when the log has ended and there is none (404)
  */
 export async function followLog(signal: AbortSignal, { read, isEnded, write }: FollowedLog): Promise<void> {
   const position = new LogPosition();
@@ -39,17 +40,12 @@ export async function followLog(signal: AbortSignal, { read, isEnded, write }: F
         await write(fresh);
       }
     } catch (error) {
-      if (!(error instanceof CliError) || error.exitCode === EXIT.interrupted) throw error;
+      if (!(error instanceof ReleapError) || error.kind === 'aborted') throw error;
       // There is no log until a host has taken it up.
-      const early = error.status === 404 && !ended;
+      const early = hasStatus(error, 404) && !ended;
       if (!early && (error.status === 404 || ++failures > RETRIES)) throw error;
     }
     if (ended) return;
-    await sleep(RETRY_MS, undefined, { signal }).catch(() => undefined);
-    signal.throwIfAborted();
+    await pause(RETRY_MS, signal);
   }
-}
-
-export async function writeTo(stream: Context['terminal']['stdout'], chunk: Uint8Array): Promise<void> {
-  if (!stream.write(chunk)) await new Promise<void>((resolve) => stream.once('drain', () => resolve()));
 }

@@ -1,18 +1,18 @@
 /** Runs a command in a sandbox with its streams, over the toolbox's web socket (see process-stream.ts of the contract). */
-import type {
-  ProcessStreamClientMessage,
-  ProcessStreamServerMessage,
-  ProcessStreamStart,
-  TerminalSize,
-} from '@releap/contract';
-import { PROCESS_CHANNEL, PROCESS_STREAM_CHUNK_BYTES } from '@releap/contract/process-stream';
-import { toolboxOperations } from '@releap/sdk';
+import {
+  PROCESS_CHANNEL,
+  PROCESS_STREAM_CHUNK_BYTES,
+  toolboxOperations,
+  type ProcessStreamClientMessage,
+  type ProcessStreamServerMessage,
+  type ProcessStreamStart,
+  type TerminalSize,
+} from '@releap/contract/wire';
 import { type RawData, WebSocket } from 'ws';
-import { CliError } from '../cli-error.ts';
-import { EXIT } from '../exit-codes.ts';
-import { printable } from '../terminal.ts';
-import { openSocket } from './socket.ts';
-import type { Toolbox } from './toolbox.ts';
+import { aborted, ReleapError } from '../error.ts';
+import type { Toolbox } from '../toolbox.ts';
+import { executeProcess } from './execute.ts';
+import { bytesOf, keepAlive, NoStreamError, openSocket, writeFrom } from './socket.ts';
 
 export interface ProcessStreams {
   /** Null: the command's stdin is at its end from the start. */
@@ -31,24 +31,41 @@ export interface ProcessEnd {
 /** Subscribes to changes of the terminal's size; what it returns ends that. */
 export type Resizes = (onResize: (size: TerminalSize) => void) => () => void;
 
-const ALIVE_MS = 15_000;
-/** After a Ctrl-C was passed on: how long the command may take to end by itself. */
+/** After an interrupt was passed on: how long the command may take to end by itself. */
 const INTERRUPT_GRACE_MS = 5_000;
 const SEND_BUFFER_BYTES = 1024 * 1024;
 
+/**
+ * Runs a command until it ends. When the signal of the toolbox is aborted, the command is interrupted: with TERM if the
+ * reason is `SIGTERM`, else with INT. Without web sockets it is run by `process/execute`, which has no stdin.
+ */
 export async function runProcess(
   toolbox: Toolbox,
   start: ProcessStreamStart,
   streams: ProcessStreams,
   resizes?: Resizes,
 ): Promise<ProcessEnd> {
+  try {
+    return await streamProcess(toolbox, start, streams, resizes);
+  } catch (error) {
+    if (!(error instanceof NoStreamError)) throw error;
+    return await executeProcess(toolbox, start, streams);
+  }
+}
+
+/** As `runProcess`, with web sockets alone. */
+export async function streamProcess(
+  toolbox: Toolbox,
+  start: ProcessStreamStart,
+  streams: ProcessStreams,
+  resizes?: Resizes,
+): Promise<ProcessEnd> {
   const socket = await openSocket(toolbox, toolboxOperations.streamProcess.path);
+  using _alive = keepAlive(socket);
   const { signal } = toolbox;
   const send = (message: ProcessStreamClientMessage | ProcessStreamStart): void =>
     socket.send(JSON.stringify(message));
   const stopResizes = resizes?.((size) => send({ type: 'resize', ...size }));
-  // An unsolicited pong (RFC 6455, 5.5.3): a keep-alive also while a slow reader delays incoming pings.
-  const alive = setInterval(() => socket.pong(), ALIVE_MS);
   let grace: NodeJS.Timeout | undefined;
   const interrupt = (): void => {
     send({ type: 'signal', signal: signal.reason === 'SIGTERM' ? 'TERM' : 'INT' });
@@ -62,58 +79,47 @@ export async function runProcess(
     if (streams.stdin) void sendInput(socket, streams.stdin, send);
     return await ended;
   } finally {
-    clearInterval(alive);
     clearTimeout(grace);
     signal.removeEventListener('abort', interrupt);
     stopResizes?.();
-    socket.close();
-    setTimeout(() => socket.terminate(), 1000).unref();
   }
 }
 
 function received(socket: WebSocket, streams: ProcessStreams, toolbox: Toolbox): Promise<ProcessEnd> {
   const { promise, resolve, reject } = Promise.withResolvers<ProcessEnd>();
   socket.on('message', (data: RawData, binary: boolean) => {
-    const bytes = Buffer.isBuffer(data)
-      ? data
-      : Buffer.concat(Array.isArray(data) ? data : [Buffer.from(data)]);
+    const bytes = bytesOf(data);
     if (binary) {
       const stream = bytes[0] === PROCESS_CHANNEL.stderr ? streams.stderr : streams.stdout;
-      if (stream.write(bytes.subarray(1))) return;
-      // The reader of our output is slower than the command: use TCP back-pressure.
-      socket.pause();
-      stream.once('drain', () => socket.resume());
+      writeFrom(socket, stream, bytes.subarray(1));
       return;
     }
     const end = readEnd(bytes.toString('utf8'));
-    if (end instanceof CliError) reject(end);
+    if (end instanceof ReleapError) reject(end);
     else if (end) resolve(end);
   });
   socket.once('close', (code, reason) => {
-    const why = reason.length > 0 ? `: ${printable(reason.toString('utf8'))}` : ` (code ${code})`;
-    reject(
-      toolbox.signal.aborted
-        ? new CliError('interrupted', { exitCode: EXIT.interrupted })
-        : new CliError(`the connection to sandbox ${toolbox.sandbox.id} ended before the command did${why}`),
-    );
+    const why = reason.length > 0 ? `: ${reason.toString('utf8')}` : ` (code ${code})`;
+    const message = `the connection to sandbox ${toolbox.sandbox.id} ended before the command did${why}`;
+    reject(toolbox.signal.aborted ? aborted(toolbox.signal) : new ReleapError('failed', message));
   });
   return promise;
 }
 
-function readEnd(text: string): ProcessEnd | CliError | undefined {
+function readEnd(text: string): ProcessEnd | ReleapError | undefined {
   let message: ProcessStreamServerMessage;
   try {
     message = JSON.parse(text) as ProcessStreamServerMessage;
   } catch {
-    return new CliError('the service sent a message that is not JSON');
+    return new ReleapError('malformed', 'the service sent a message that is not JSON');
   }
-  if (message.type === 'error') return new CliError(printable(message.error), { status: message.status });
+  if (message.type === 'error') return new ReleapError('refused', message.error, { status: message.status });
   // Later versions may send further messages; unknown ones are ignored.
   if (message.type !== 'exit') return undefined;
   return {
     exitCode: message.exit_code,
     timedOut: message.timed_out,
-    ...(message.error === undefined ? {} : { error: printable(message.error) }),
+    ...(message.error === undefined ? {} : { error: message.error }),
   };
 }
 

@@ -1,9 +1,8 @@
 /** What people mean by the name of an organization or a project. */
 import type { Organization, Project } from '@releap/contract';
-import type { Account } from '../account/session.ts';
-import { CliError, usageError } from '../cli-error.ts';
-import { EXIT } from '../exit-codes.ts';
-import { printable } from '../terminal.ts';
+import { findByName } from '@releap/sdk';
+import { usageError } from '../cli-error.ts';
+import type { Account } from './session.ts';
 
 /** Those that the user belongs to. */
 export async function listOrganizations({ api }: Account): Promise<Organization[]> {
@@ -27,7 +26,7 @@ export async function findOrganization(account: Account, text: string | undefine
     if (found === undefined) throw usageError('say which organization, with --org');
     return found;
   }
-  return findUnique(all, text, 'organization', 'rlp org ls');
+  return findByName(all, text, 'organization');
 }
 
 /**
@@ -45,7 +44,7 @@ export async function findProject(
   for (const { id, name } of orgs)
     for (const project of await listProjects(account, id))
       all.push({ id: project.id, name: project.name, org_id: id, org_name: name });
-  if (text !== undefined) return findUnique(all, text, 'project', 'rlp project ls');
+  if (text !== undefined) return findByName(all, text, 'project');
   const used = all.find(({ id }) => id === account.session.project);
   const [only, ...others] = all;
   if (used !== undefined) return used;
@@ -55,30 +54,4 @@ export async function findProject(
       ? 'there is no project yet: rlp project create makes one'
       : 'say which project, with --project or rlp project use: rlp project ls lists them',
   );
-}
-
-/** An id wins over a name. */
-function findUnique<T extends { id: string; name: string; org_name?: string }>(
-  all: readonly T[],
-  text: string,
-  what: string,
-  list: string,
-): T {
-  const matches = all.filter(({ id }) => id === text.toLowerCase());
-  if (matches.length === 0) matches.push(...all.filter(({ name }) => name === text));
-  const [only] = matches;
-  if (only === undefined)
-    throw new CliError(`no ${what} has the name or id ${JSON.stringify(text)}: ${list} lists them`, {
-      exitCode: EXIT.notFound,
-      status: 404,
-    });
-  if (matches.length > 1) {
-    const shown = matches
-      .slice(0, 5)
-      .map((one) => one.id + (one.org_name ? ` (${printable(one.org_name)})` : ''));
-    throw usageError(
-      `${matches.length} ${what}s have the name ${JSON.stringify(text)}, use an id: ${shown.join(', ')}`,
-    );
-  }
-  return only;
 }

@@ -1,8 +1,9 @@
 /** `process/execute`: one request, one answer, no streams. The fall-back where there is no web socket. */
-import type { ProcessExecuteRequest, ProcessStreamStart } from '@releap/contract';
-import { CliError } from '../cli-error.ts';
+import type { ProcessExecuteRequest, ProcessStreamStart } from '@releap/contract/wire';
+import { ReleapError } from '../error.ts';
+import { quoteForShell } from '../quote.ts';
+import type { Toolbox } from '../toolbox.ts';
 import type { ProcessEnd, ProcessStreams } from './process.ts';
-import type { Toolbox } from './toolbox.ts';
 
 /** Longest command without an explicit timeout. */
 const EXECUTE_MS = 3_600_000;
@@ -12,8 +13,9 @@ export async function executeProcess(
   start: ProcessStreamStart,
   streams: ProcessStreams,
 ): Promise<ProcessEnd> {
-  if (start.pty) throw new CliError('this service has no terminals: leave --tty out');
-  if (streams.stdin) throw new CliError('this service cannot pass stdin on: use --no-stdin, or < /dev/null');
+  if (start.pty) throw new ReleapError('failed', 'this service has no terminals', { resource: 'terminal' });
+  if (streams.stdin)
+    throw new ReleapError('failed', 'this service cannot pass stdin on', { resource: 'stdin' });
   const body: ProcessExecuteRequest = {
     command: start.command ?? (start.argv ?? []).map(quoteForShell).join(' '),
     ...(start.cwd === undefined ? {} : { cwd: start.cwd }),
@@ -26,9 +28,4 @@ export async function executeProcess(
   );
   streams.stdout.write(answer.result);
   return { exitCode: answer.exitCode, timedOut: answer.exitCode === 124 && start.timeout !== undefined };
-}
-
-/** Quotes a word for a POSIX shell. */
-export function quoteForShell(word: string): string {
-  return /^[A-Za-z0-9_/.:=@%+,-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }

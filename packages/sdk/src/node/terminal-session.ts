@@ -1,43 +1,55 @@
-/** A terminal of a sandbox's toolbox, which outlives its connections, on the terminal of this process. */
-import { toolboxOperations } from '@releap/sdk';
+/** A terminal of a sandbox's toolbox, which outlives its connections, on a terminal of this machine. */
+import type { ReadStream, WriteStream } from 'node:tty';
+import { toolboxOperations } from '@releap/contract/wire';
 import { type RawData, WebSocket } from 'ws';
-import { CliError, usageError } from '../cli-error.ts';
-import { EXIT } from '../exit-codes.ts';
-import { type Context, printable, remark } from '../terminal.ts';
-import { openSocket } from './socket.ts';
-import type { Toolbox } from './toolbox.ts';
+import { aborted, hasStatus, ReleapError } from '../error.ts';
+import type { Toolbox } from '../toolbox.ts';
+import { bytesOf, keepAlive, openSocket, writeFrom } from './socket.ts';
+
+/** A terminal; `isTTY` is checked by the caller. */
+export interface LocalTerminal {
+  stdin: NodeJS.ReadableStream & Partial<Pick<ReadStream, 'setRawMode'>>;
+  stdout: NodeJS.WritableStream & Partial<Pick<WriteStream, 'columns' | 'rows'>>;
+}
 
 /** Ctrl-], as in telnet. */
 const DETACH = 0x1d;
-const ALIVE_MS = 15_000;
+
+/** A terminal that does not know its size says 0. */
+export function sizeOf({ rows, columns }: LocalTerminal['stdout']): { rows: number; cols: number } {
+  return { rows: rows || 24, cols: columns || 80 };
+}
 
 /**
- * Connects to the terminal of that name, and makes it if there is none.
+ * Connects to the terminal of that name, and makes it if there is none. Ctrl-] detaches from it.
+ * @param options.term the kind of terminal, as in `TERM`
+ * @param options.onAttached called when it is connected
  * @returns the exit code of its shell; 0 when the user has detached from it
  */
-export async function attachTerminal(context: Context, toolbox: Toolbox, name: string): Promise<number> {
-  const { stdin, stdout } = context.terminal;
-  if (!(stdin.isTTY && stdout.isTTY)) throw usageError('rlp shell needs a terminal on stdin and stdout');
-  // A terminal that does not know its size says 0.
-  const size = () => ({ rows: stdout.rows || 24, cols: stdout.columns || 80 });
-  const isNew = await ensureTerminal(toolbox, name, { ...size(), term: context.terminal.env['TERM'] });
+export async function attachTerminal(
+  toolbox: Toolbox,
+  name: string,
+  { stdin, stdout }: LocalTerminal,
+  options: { term?: string | undefined; onAttached?: (isNew: boolean) => void } = {},
+): Promise<number> {
+  const isNew = await ensureTerminal(toolbox, name, { ...sizeOf(stdout), term: options.term });
   const params = { terminal_id: name };
   const resize = (): void => {
-    toolbox.api.resizeTerminal({ params, body: size() }).catch(() => undefined);
+    toolbox.api.resizeTerminal({ params, body: sizeOf(stdout) }).catch(() => undefined);
   };
   if (!isNew) resize();
   const path = toolboxOperations.connectTerminal.path.replace(':terminal_id', encodeURIComponent(name));
   const ended = Promise.withResolvers<number>();
   const socket = await openSocket(toolbox, path, (opened) => receive(opened, stdout, ended));
-  remark(context, `${isNew ? 'started' : 'attached to'} terminal ${name}; Ctrl-] detaches, and it continues`);
+  using _alive = keepAlive(socket);
+  options.onAttached?.(isNew);
   const input = (chunk: Buffer): void => {
     const at = chunk.indexOf(DETACH);
     const typed = at < 0 ? chunk : chunk.subarray(0, at);
     if (typed.length > 0 && socket.readyState === WebSocket.OPEN) socket.send(typed);
-    if (at >= 0) ended.resolve(EXIT.ok);
+    if (at >= 0) ended.resolve(0);
   };
-  const abort = (): void => ended.reject(new CliError('interrupted', { exitCode: EXIT.interrupted }));
-  const alive = setInterval(() => socket.pong(), ALIVE_MS);
+  const abort = (): void => ended.reject(aborted(toolbox.signal));
   stdin.setRawMode?.(true);
   stdin.on('data', input);
   stdout.on('resize', resize);
@@ -45,13 +57,10 @@ export async function attachTerminal(context: Context, toolbox: Toolbox, name: s
   try {
     return await ended.promise;
   } finally {
-    clearInterval(alive);
     toolbox.signal.removeEventListener('abort', abort);
     stdout.off('resize', resize);
     stdin.off('data', input).pause();
     stdin.setRawMode?.(false);
-    socket.close();
-    setTimeout(() => socket.terminate(), 1000).unref();
   }
 }
 
@@ -70,7 +79,7 @@ async function ensureTerminal(
     await make();
     return true;
   } catch (error) {
-    if (!(error instanceof CliError && error.status === 409)) throw error;
+    if (!hasStatus(error, 409)) throw error;
     // Another 409 says that the sandbox does not run, and so does the next request then.
     await toolbox.api.getTerminal({ params: { terminal_id: name } });
     return false;
@@ -83,17 +92,13 @@ function receive(
   ended: PromiseWithResolvers<number>,
 ): void {
   socket.on('message', (data: RawData, binary: boolean) => {
-    const bytes = Buffer.isBuffer(data)
-      ? data
-      : Buffer.concat(Array.isArray(data) ? data : [Buffer.from(data)]);
-    if (!binary) {
-      const error = errorOf(bytes.toString('utf8'));
-      if (error !== undefined) ended.reject(new CliError(error));
+    const bytes = bytesOf(data);
+    if (binary) {
+      writeFrom(socket, stdout, bytes);
       return;
     }
-    if (stdout.write(bytes)) return;
-    socket.pause();
-    stdout.once('drain', () => socket.resume());
+    const error = errorOf(bytes.toString('utf8'));
+    if (error !== undefined) ended.reject(new ReleapError('failed', error));
   });
   socket.once('close', (code, reason) => {
     const text = reason.toString('utf8');
@@ -101,7 +106,8 @@ function receive(
     if (typeof exitCode === 'number') ended.resolve(exitCode);
     else
       ended.reject(
-        new CliError(
+        new ReleapError(
+          'failed',
           errorOf(text) ??
             'the connection has ended; the terminal continues: run the same command to attach again',
         ),
@@ -111,7 +117,7 @@ function receive(
 
 function errorOf(text: string): string | undefined {
   const error = memberOf(text, 'error');
-  return typeof error === 'string' ? printable(error) : undefined;
+  return typeof error === 'string' ? error : undefined;
 }
 
 function memberOf(text: string, name: string): unknown {

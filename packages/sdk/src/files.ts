@@ -1,10 +1,9 @@
 /** Single files in and out of a sandbox. */
-import type { FileInfo } from '@releap/contract';
-import type { RawAnswer } from '@releap/sdk';
-import { Readable } from 'node:stream';
-import type { ReadableStream } from 'node:stream/web';
-import { CliError } from '../cli-error.ts';
+import type { FileInfo } from '@releap/contract/wire';
+import { hasStatus } from './error.ts';
+import type { RawAnswer } from './raw-answer.ts';
 import type { Toolbox } from './toolbox.ts';
+import type { RawBody } from './types.ts';
 
 export interface RemoteEntry {
   directory: boolean;
@@ -23,22 +22,24 @@ async function info(toolbox: Toolbox, path: string): Promise<FileInfo | null> {
   try {
     return await toolbox.api.getFileInfo({ query: { path } });
   } catch (error) {
-    if (error instanceof CliError && error.status === 404) return null;
+    if (hasStatus(error, 404)) return null;
     throw error;
   }
 }
 
+/**
+ * Writes a file.
+ * @param options.bytes the size of a stream, where it is known
+ * @param options.mode permission bits of a new file
+ */
 export async function uploadFile(
   toolbox: Toolbox,
   path: string,
-  body: Readable,
+  body: RawBody,
   options: { bytes?: number; mode?: number } = {},
 ): Promise<void> {
   await toolbox.api.uploadFile(
-    {
-      query: { path, mode: options.mode?.toString(8) },
-      body: Readable.toWeb(body) as ReadableStream<Uint8Array>,
-    },
+    { query: { path, mode: options.mode?.toString(8) }, body },
     {
       headers: options.bytes === undefined ? {} : { 'content-length': String(options.bytes) },
       // The response comes after the last byte; reading the body shows progress.
@@ -47,6 +48,7 @@ export async function uploadFile(
   );
 }
 
+/** The content of a file. */
 export function downloadFile(toolbox: Toolbox, path: string): Promise<RawAnswer> {
   return toolbox.api.downloadFile({ query: { path } }, { idleMs: 120_000 });
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { LogPosition } from '../src/client/log-position.ts';
+import { LogPosition } from '../src/log-position.ts';
 
 const lines = (from: number, to: number): string =>
   Array.from({ length: to - from }, (_, index) => `line ${from + index}\n`).join('');
