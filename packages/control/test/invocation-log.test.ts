@@ -14,7 +14,7 @@ import { quiet } from '@releap/testing/postgres';
 import { startWorld, until, type Caller, type World } from '@releap/testing/world';
 import { FUNCTION_SCALE } from '../src/tenancy/billing/function-charges.ts';
 import { DEFAULT_PRICES } from '../src/tenancy/billing/prices.ts';
-import { dropInvocationPartitions } from '../src/functions/invocations/partitions.ts';
+import { dropInvocations } from '../src/functions/invocations/log-module.ts';
 import { chargeRunning } from '../src/functions/invocations/running.ts';
 import { recordFinished, type FinishedInvocation } from '../src/functions/invocations/store.ts';
 import { functionCost } from './support/billing.ts';
@@ -334,7 +334,7 @@ describe('the numbers of functions', () => {
     }
     const kept = (await names()).filter((name) => name !== old);
     assert.equal((await log('', 'idle')).invocations.length, 2);
-    await dropInvocationPartitions(database, 41, quiet);
+    await dropInvocations(database, 41, quiet);
     assert.equal((await log('', 'idle')).invocations.length, 1, 'the other one is still of use');
     await world.control.runTask('invocation-partitions');
     assert.deepEqual(await names(), kept);

@@ -4,7 +4,8 @@ import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { openFresh, quiet } from '@releap/testing/postgres';
-import { dropEndedPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
+import { ledgerPartitions } from '../src/platform/retention/module.ts';
+import { dropPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
 import { JOB_PURGE } from '../src/compute/jobs/module.ts';
 import { SANDBOX_PURGE } from '../src/compute/sandboxes/module.ts';
 import { SNAPSHOT_PURGE } from '../src/compute/snapshots/module.ts';
@@ -134,7 +135,7 @@ describe('partitions', () => {
   it('exist for this month and the next two, and creating them again changes nothing', async () => {
     const before = await partitions('credit_usage');
     assert.ok(before.length >= 5, before.join());
-    await makePartitions(database, quiet);
+    await makePartitions(database, ledgerPartitions(0), quiet);
     assert.deepEqual(await partitions('credit_usage'), before);
   });
 
@@ -173,10 +174,10 @@ describe('partitions', () => {
       `select make_month_partition('audit_log', (now() + interval '1 year')::date - 1)`,
     );
     const before = await partitions('audit_log');
-    await dropEndedPartitions(database, { table: 'audit_log', days: 365 }, quiet);
+    await dropPartitions(database, ledgerPartitions(365), quiet);
     assert.deepEqual(await partitions('audit_log'), before);
     // As if two years had passed since the first one ended.
-    await dropEndedPartitions(database, { table: 'audit_log', days: -800 }, quiet);
+    await dropPartitions(database, ledgerPartitions(-800), quiet);
     assert.deepEqual(await partitions('audit_log'), ['audit_log_default']);
   });
 });

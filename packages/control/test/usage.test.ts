@@ -13,9 +13,10 @@ import {
   type World,
 } from '@releap/testing/world';
 import { readReport } from '../src/compute/usage/history.ts';
-import { dropUsagePartitions, makeUsagePartitions } from '../src/compute/usage/partitions.ts';
+import { usagePartitions } from '../src/compute/usage/module.ts';
 import { USAGE_SETTINGS } from '../src/compute/usage/settings.ts';
 import { storeUsage } from '../src/compute/usage/store-usage.ts';
+import { dropPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
 import { quiet } from '@releap/testing/postgres';
 
 let world: World;
@@ -274,7 +275,7 @@ describe('what is kept', () => {
     const day = 24 * 60;
     await send([piece(vm, 0), piece(vm, -3 * day)]);
     const settings = { ...USAGE_SETTINGS, minuteDays: 1, hourDays: 35 };
-    await makeUsagePartitions(database, settings, quiet);
+    await makePartitions(database, usagePartitions(settings), quiet);
     const names = async (): Promise<string[]> =>
       (
         await database.pool.query<{ name: string }>(
@@ -286,7 +287,7 @@ describe('what is kept', () => {
       .replaceAll('-', '_')}`;
     const today = `usage_minutes_${at(hour).slice(0, 10).replaceAll('-', '_')}`;
     assert.ok((await names()).includes(old));
-    await dropUsagePartitions(database, settings, quiet);
+    await dropPartitions(database, usagePartitions(settings), quiet);
     const left = await names();
     assert.ok(!left.includes(old) && left.includes(today));
     const minutes = (await history(vm, `?from=${at(hour - 6 * 24 * HOUR_MS)}`)).periods;

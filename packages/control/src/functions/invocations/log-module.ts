@@ -3,9 +3,9 @@ import type { HostClient } from '../../fleet/runners/host-client.ts';
 import type { Logger } from 'pino';
 import { queryAll, statement } from '@releap/database';
 import type { Module } from '../../platform/module.ts';
+import { dropPartitions, makePartitions, purgeDefault } from '../../platform/retention/partitions.ts';
 import { MAY_REPORT } from '../versions/teardown.ts';
 import { invocationLogRoutes } from './log-routes.ts';
-import { dropInvocationPartitions, makeInvocationPartitions } from './partitions.ts';
 
 const PARTITIONS_MS = 3_600_000;
 /** Rows that one pass of a teardown removes: a statement must end in time. */
@@ -28,6 +28,26 @@ const ERASE = statement<{ gone: number; is_left: boolean }>(
           exists (select 1 from invocations i where i.project_id = $1 and i.id not in (select id from gone)) as is_left`,
 );
 
+const PARTITIONS = {
+  table: 'invocations',
+  period: 'day',
+  behind: 1,
+  ahead: 3,
+  purge: purgeDefault('invocations', 'queued_at'),
+} as const;
+/** Of invocations that never ended. $1 retention in days */
+const PURGE_PAYLOADS = statement(
+  'invocation-payloads-purge',
+  `delete from invocation_payloads where invocation_id in (
+     select id from invocations where status in ('pending', 'running') and queued_at < now() - $1 * interval '1 day')`,
+);
+
+/** @param days how long invocations are kept */
+export async function dropInvocations(database: Database, days: number, log: Logger): Promise<void> {
+  await queryAll(database.pool, PURGE_PAYLOADS, [days]);
+  await dropPartitions(database, [{ ...PARTITIONS, days }], log);
+}
+
 export interface InvocationLogModuleOptions {
   database: Database;
   hosts: HostClient;
@@ -47,8 +67,8 @@ export function invocationLogModule(context: InvocationLogModuleOptions): Module
         everyMs: PARTITIONS_MS,
         leased: true,
         async run() {
-          await makeInvocationPartitions(database, log);
-          await dropInvocationPartitions(database, limits.invocationRetentionDays, log);
+          await makePartitions(database, [PARTITIONS], log);
+          await dropInvocations(database, limits.invocationRetentionDays, log);
         },
       },
     ],

@@ -1,7 +1,7 @@
 import type { Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Module } from '../module.ts';
-import { dropEndedPartitions, makePartitions } from './partitions.ts';
+import { dropPartitions, makePartitions, type PartitionedTable } from './partitions.ts';
 import { purgeEnded, type Purge } from './purge.ts';
 
 const PARTITIONS_MS = 3_600_000;
@@ -11,6 +11,15 @@ export interface RetentionModuleOptions {
   database: Database;
   limits: { auditRetentionDays: number; retentionDays: number };
   log: Logger;
+}
+
+/** @param auditDays retention of the audit log in days; 0 for ever */
+export function ledgerPartitions(auditDays: number): PartitionedTable[] {
+  const months = { period: 'month', behind: 0, ahead: 2 } as const;
+  return [
+    { table: 'audit_log', ...months, ...(auditDays !== 0 && { days: auditDays }) },
+    { table: 'credit_usage', ...months },
+  ];
 }
 
 /** @param purges of all modules, in their order */
@@ -26,9 +35,9 @@ export function retentionModule(
         everyMs: PARTITIONS_MS,
         leased: true,
         async run() {
-          await makePartitions(database, log);
-          const days = limits.auditRetentionDays;
-          if (days > 0) await dropEndedPartitions(database, { table: 'audit_log', days }, log);
+          const tables = ledgerPartitions(limits.auditRetentionDays);
+          await makePartitions(database, tables, log);
+          await dropPartitions(database, tables, log);
         },
       },
       {

@@ -1,14 +1,39 @@
-/** Partitions: those of months are created ahead, and all are dropped after the retention of their table. */
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+/**
+ * Tables in partitions of a day or a month each (UTC): they are made ahead, and dropped when all of their rows are older
+ * than the retention. What a service that made none in time has stored is in the default partition.
+ */
+import { queryAll, queryOne, statement, type Database, type Statement } from '@releap/database';
 import type { Logger } from 'pino';
 
-/** Two months ahead: a service that was down for longer uses the default partition. */
-const MAKE = statement<{ parent: string; month: string; made: boolean }>(
+export interface PartitionedTable {
+  table: string;
+  period: 'day' | 'month';
+  /** How many periods before the present one are made, for rows that come late. */
+  behind: number;
+  /** How many after it: a service that was down for longer uses the default partition. */
+  ahead: number;
+  /** How long rows are kept after the end of their partition; absent: for ever. */
+  days?: number;
+  /** Of the default partition, where its rows may be deleted. */
+  purge?: Statement<Record<string, never>>;
+}
+
+/** The `purge` of a table. @param column with the time of a row */
+export function purgeDefault(table: string, column: string): Statement<Record<string, never>> {
+  return statement(
+    `partitions-purge-${table}`,
+    `delete from ${table}_default where ${column} < now() - $1 * interval '1 day'`,
+  );
+}
+
+/** None is made of a time that the default partition has rows of. $1 table, $2 period, $3 first, $4 last, 0 is now */
+const MAKE = statement<{ low: string; made: boolean }>(
   'partitions-make',
-  `select parent, to_char(month, 'YYYY-MM') as month, make_month_partition(parent, month) as made
-     from unnest(array['audit_log', 'credit_usage']) parent,
-          lateral (select (date_trunc('month', now() at time zone 'utc') + ahead * interval '1 month')::date as month
-                     from generate_series(0, 2) ahead) m`,
+  `select low::text,
+          case when $1::text in ('audit_log', 'credit_usage') then make_month_partition($1, low)
+               else make_usage_partition($1, low, (low + ('1 ' || $2)::interval)::date) end as made
+     from (select (date_trunc($2::text, now() at time zone 'utc') + ahead * ('1 ' || $2)::interval)::date as low
+             from generate_series($3::integer, $4::integer) ahead) p`,
 );
 /** Partitions whose rows are all older. $1 table, $2 retention in days */
 const ENDED = statement<{ name: string }>(
@@ -18,35 +43,46 @@ const ENDED = statement<{ name: string }>(
     where i.inhparent = $1::text::regclass
       and substring(pg_get_expr(c.relpartbound, c.oid) from 'TO \\(''([^'']+)''\\)')::timestamptz < now() - $2 * interval '1 day'`,
 );
+const QUOTE = statement<{ name: string }>('partition-quote', 'select quote_ident($1) as name');
 
-export async function makePartitions(database: Database, log: Logger): Promise<void> {
-  await database.transaction(async (client) => {
-    await client.query(`set local lock_timeout = '1s'`);
-    for (const { parent, month, made } of await queryAll(client, MAKE))
-      if (made) log.info({ table: parent, month }, 'made a partition');
+/** Makes the partitions of all tables, or none. */
+export async function makePartitions(
+  database: Database,
+  tables: readonly PartitionedTable[],
+  log: Logger,
+): Promise<void> {
+  await withinASecond(database, async (client) => {
+    for (const { table, period, behind, ahead } of tables)
+      for (const { low, made } of await queryAll(client, MAKE, [table, period, -behind, ahead]))
+        if (made) log.info({ table, from: low }, 'made a partition');
   });
 }
 
-/** @param days how long rows are kept after the end of their partition */
-export async function dropEndedPartitions(
+export async function dropPartitions(
   database: Database,
-  { table, days }: { table: string; days: number },
+  tables: readonly PartitionedTable[],
   log: Logger,
 ): Promise<void> {
-  for (const { name } of await queryAll(database.pool, ENDED, [table, days])) {
-    await dropPartition(database, name);
-    log.info({ table, partition: name, days }, 'dropped an expired partition');
+  for (const { table, days, purge } of tables) {
+    if (days === undefined) continue;
+    for (const { name } of await queryAll(database.pool, ENDED, [table, days])) {
+      await withinASecond(database, async (client) => {
+        const quoted = await queryOne(client, QUOTE, [name]);
+        if (quoted !== undefined) await client.query(`drop table ${quoted.name}`);
+      });
+      log.info({ table, partition: name, days }, 'dropped an expired partition');
+    }
+    if (purge !== undefined) await queryAll(database.pool, purge, [days]);
   }
 }
 
-/** Drops one partition, within a second or not at all. @param name of its table, from the catalog */
-async function dropPartition(database: Database, name: string): Promise<void> {
+/** A longer wait for the lock would block every request that writes into the table. */
+async function withinASecond(
+  database: Database,
+  work: Parameters<Database['transaction']>[0],
+): Promise<void> {
   await database.transaction(async (client) => {
-    // A longer wait would block every request that writes into the table.
     await client.query(`set local lock_timeout = '1s'`);
-    const quoted = await queryOne(client, QUOTE, [name]);
-    if (quoted !== undefined) await client.query(`drop table ${quoted.name}`);
+    await work(client);
   });
 }
-
-const QUOTE = statement<{ name: string }>('partition-quote', 'select quote_ident($1) as name');
