@@ -20,6 +20,8 @@ export interface CompatSource {
 }
 
 interface Named {
+  /** The first one takes precedence. */
+  turn: number;
   kind: 'registered' | 'captured' | 'full' | 'image';
   name: string;
   cpu: number | null;
@@ -29,7 +31,7 @@ interface Named {
 }
 
 /**
- * Snapshots and images of this name; the first one takes precedence. Snapshots of the facade are also found by id. $1 project,
+ * Snapshots and images of this name. Snapshots of the facade are also found by id. $1 project,
  * $2 name
  */
 const NAMED = statement<Named>(

@@ -15,7 +15,7 @@ import {
 import { queryOne, statement } from '@releap/database';
 import type { GrantedCredential, TargetResolver } from '../../edge/gateways/target-resolver.ts';
 
-type Row = Omit<GatewayFunction, 'version_id' | 'version'> & {
+type Row = Omit<GatewayFunction, 'version_id' | 'version' | 'dispatched'> & {
   org_id: string;
   public: boolean;
   token_hash: Buffer | null;

@@ -41,6 +41,7 @@ const SERIES = statement<Omit<FunctionSeriesPoint, 'bucket'> & { bucket: Date }>
 );
 
 interface ReportRow extends Omit<FunctionReportItem, 'cold_ratio'> {
+  function_id: string;
   billed: string;
 }
 
