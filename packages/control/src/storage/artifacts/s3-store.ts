@@ -87,7 +87,10 @@ export class S3Store implements BlobStore {
     }
   }
 
-  /** Completes nothing before all of the content has been verified. */
+  /**
+   * Completes nothing before all of the content has been verified. `Upload` of @aws-sdk/lib-storage would go on with the
+   * request that it sends after an abort, so that a small object can appear, and returns before the upload is removed.
+   */
   async #upload(source: AsyncIterable<Uint8Array>, options: PutOptions & { digest: string }): Promise<Blob> {
     const { digest, maxBytes, signal } = options;
     let blob: Blob | undefined;

@@ -25,6 +25,9 @@ export interface KnownKeys {
 /**
  * The issuer's keys, fetched when they are first needed, when they are old, and when a token names an unknown key, but
  * never more often than the cool-down allows. While the issuer is unavailable, the known keys stay valid.
+ *
+ * `createRemoteJWKSet` of jose does neither: it refuses all tokens when keys that are old cannot be fetched, and its
+ * cool-down does not count failed requests. Its ages follow the wall clock.
  */
 export class KeyCache {
   readonly #options: KeyCacheOptions;
