@@ -69,15 +69,21 @@ export function createProgram(host: ProgramHost): Command {
         `\nrun and exec end with the code of the command; ${EXIT.timeout} its time was over, ${EXIT.noCommand} rlp itself failed, ${EXIT.interrupted} interrupted.`,
     );
 
+  const context = (): Context => ({
+    terminal: host.terminal,
+    signal: host.signal,
+    options: program.opts<GlobalOptions>(),
+  });
+  const finish = async (running: Promise<number>): Promise<void> => host.done(await running);
   const registration: Registration = {
     program,
-    context: (): Context => ({
-      terminal: host.terminal,
-      signal: host.signal,
-      options: program.opts<GlobalOptions>(),
-    }),
+    context,
+    finish,
+    lazy:
+      (load) =>
+      async (...args) =>
+        finish((await load())(context(), ...args)),
     afterDashes: host.argv.includes('--') ? host.argv.slice(host.argv.indexOf('--') + 1) : [],
-    finish: async (running) => host.done(await running),
   };
   for (const [title, registrations] of GROUPS) {
     program.commandsGroup(title);

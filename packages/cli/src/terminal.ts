@@ -1,5 +1,6 @@
 /** What a command may touch of the process it runs in; tests and the entry point hand it in. */
 import type { ReadStream, WriteStream } from 'node:tty';
+import { EXIT } from './exit-codes.ts';
 
 export interface Terminal {
   stdin: NodeJS.ReadableStream & Partial<Pick<ReadStream, 'isTTY' | 'setRawMode'>>;
@@ -27,6 +28,13 @@ export function print(context: Context, text: string): void {
 
 export function printJson(context: Context, value: unknown): void {
   context.terminal.stdout.write(`${JSON.stringify(value, null, 2)}\n`);
+}
+
+/** The result of a command: as JSON with `--json`, else as text. @returns the exit code */
+export function show(context: Context, value: unknown, text: () => string): number {
+  if (context.options.json) printJson(context, value);
+  else print(context, text());
+  return EXIT.ok;
 }
 
 /** Resolves when more can be written. */

@@ -4,9 +4,6 @@ import * as fc from 'fast-check';
 import { age, size, table } from '../src/output/table.ts';
 import { parseCopyEnd, parseDuration, parseEnv, parseMebibytes, parsePort } from '../src/parse/values.ts';
 import { printable } from '../src/terminal.ts';
-import { quoteForShell } from '@releap/sdk';
-import { spawnSync } from 'node:child_process';
-import { propertyRuns } from '@releap/testing/repetitions';
 
 test('sizes', () => {
   const sizes = { '512': 512, '512m': 512, '512MiB': 512, '2g': 2048, '1.5G': 1536, '1t': 1_048_576 };
@@ -42,21 +39,6 @@ test('ends of a copy', () => {
   for (const path of ['/a:b', './a:b', 'a', 'dir/a:b'])
     assert.deepEqual(parseCopyEnd(path), { type: 'local', path });
   assert.deepEqual(parseCopyEnd('-'), { type: 'stdio' });
-});
-
-test('a quoted word is one word for a shell, whatever is in it', () => {
-  const words = fc.array(
-    fc.string({ unit: 'binary' }).map((text) => text.replaceAll('\0', '')),
-    { minLength: 1, maxLength: 5 },
-  );
-  fc.assert(
-    fc.property(words, (all) => {
-      const script = `printf '%s\\n--\\n' ${all.map(quoteForShell).join(' ')}`;
-      const { stdout } = spawnSync('/bin/sh', ['-c', script], { encoding: 'utf8' });
-      assert.equal(stdout, all.map((word) => `${word.toWellFormed()}\n--\n`).join(''));
-    }),
-    { numRuns: propertyRuns(40) },
-  );
 });
 
 test('sizes are short', () => {

@@ -4,7 +4,16 @@ import { createServer } from 'node:http';
 import { after, before, test } from 'node:test';
 import { IDEMPOTENCY_HEADER, parseSandboxId } from '@releap/contract';
 import { type ScriptedRunner, startWorld, type World } from '@releap/testing/world';
-import { client, operations, type RawAnswer, ReleapError } from '../src/index.ts';
+import {
+  client,
+  findSandbox,
+  openService,
+  operations,
+  type RawAnswer,
+  ReleapError,
+  waitUntilDeleted,
+  waitUntilRunning,
+} from '../src/index.ts';
 
 let world: World;
 let runner: ScriptedRunner;
@@ -33,6 +42,27 @@ test('a sandbox is created, awaited, listed and deleted, with the types of the s
     status: 400,
   });
   assert.equal((await api.deleteSandbox({ params: { id: created.vm_id } })).vm_id, created.vm_id);
+});
+
+test('a sandbox is found by its name and awaited; what does not come is pending, and what is missing says what it is', async () => {
+  const stop = new AbortController();
+  const service = openService({ url: world.url, apiKey: world.call.key, signal: stop.signal });
+  const { vm_id: id } = await service.api.createSandbox({ body: { image: 'busybox', name: 'awaited' } });
+  const seen: string[] = [];
+  const running = await waitUntilRunning(service, id, {
+    deadlineMs: 20_000,
+    onStatus: (status) => seen.push(status),
+  });
+  assert.deepEqual([running.status, seen.at(-1)], ['running', 'running']);
+  assert.equal((await findSandbox(service, 'awaited')).id, id);
+  await assert.rejects(waitUntilDeleted(service, id, { deadlineMs: 0 }), { kind: 'pending' });
+  await service.api.deleteSandbox({ params: { id } });
+  await waitUntilDeleted(service, id, { deadlineMs: 20_000 });
+  const missing = { name: 'ReleapError', kind: 'missing', status: 404, resource: 'sandbox' };
+  await assert.rejects(findSandbox(service, 'awaited'), missing);
+  stop.abort();
+  await assert.rejects(findSandbox(service, 'awaited'), { kind: 'aborted' });
+  await assert.rejects(findSandbox(service.withSignal(AbortSignal.timeout(20_000)), 'awaited'), missing);
 });
 
 test('an answer without a body is undefined; names in a path are escaped', async () => {

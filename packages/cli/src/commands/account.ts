@@ -8,7 +8,7 @@ import { signInWithBrowser, signInWithDevice } from '../account/sign-in.ts';
 import { connect } from '../connect.ts';
 import { EXIT } from '../exit-codes.ts';
 import { findService } from '../settings.ts';
-import { type Context, print, printable, printJson, remark } from '../terminal.ts';
+import { type Context, printable, printJson, remark, show } from '../terminal.ts';
 
 /** A new sign-in of the same user keeps the project in use. */
 export async function login(context: Context, options: { device?: boolean }): Promise<number> {
@@ -29,9 +29,11 @@ export async function login(context: Context, options: { device?: boolean }): Pr
     };
     credentials.current = url;
   });
-  if (context.options.json) printJson(context, { url, user: { id, email } });
-  else print(context, `signed in to ${url} as ${printable(email || id)}`);
-  return EXIT.ok;
+  return show(
+    context,
+    { url, user: { id, email } },
+    () => `signed in to ${url} as ${printable(email || id)}`,
+  );
 }
 
 /** Forgets the tokens, and revokes them and the keys that were made for this machine, as far as that can be done. */

@@ -4,10 +4,10 @@ import { exposePort, findSandbox } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openBrowser } from '../output/open-browser.ts';
-import { age, table } from '../output/table.ts';
+import { age, showTable } from '../output/table.ts';
 import { parseDuration } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, print, printJson, show } from '../terminal.ts';
 
 export interface ExposeOptions {
   public?: boolean;
@@ -30,30 +30,19 @@ export async function expose(
   const service = openService(context);
   const { id } = await findSandbox(service, vm);
   const endpoint = await exposePort(service.api, id, number, options.public ?? false);
-  if (context.options.json) printJson(context, endpoint);
-  else print(context, endpoint.url);
-  return EXIT.ok;
+  return show(context, endpoint, () => endpoint.url);
 }
 
 export async function listExposed(context: Context, vm: string): Promise<number> {
   const service = openService(context);
   const { id } = await findSandbox(service, vm);
   const { endpoints } = await service.api.listEndpoints({ params: { id } });
-  if (context.options.json) printJson(context, endpoints);
-  else
-    print(
-      context,
-      table(
-        ['PORT', 'VISIBILITY', 'URL', 'AGE'],
-        endpoints.map((one) => [
-          String(one.port),
-          one.public ? 'public' : 'private',
-          one.url,
-          age(one.created_at),
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, endpoints, ['PORT', 'VISIBILITY', 'URL', 'AGE'], (one) => [
+    String(one.port),
+    one.public ? 'public' : 'private',
+    one.url,
+    age(one.created_at),
+  ]);
 }
 
 export async function unexpose(context: Context, vm: string, port: string): Promise<number> {
@@ -64,9 +53,7 @@ export async function unexpose(context: Context, vm: string, port: string): Prom
   const endpoint = endpoints.find((one: EndpointRecord) => one.port === number);
   if (endpoint === undefined) throw new CliError(`port ${number} of ${vm} is not exposed`);
   await service.api.deleteEndpoint({ params: { id, endpoint_id: endpoint.id } });
-  if (context.options.json) printJson(context, { id: endpoint.id, deleted: true });
-  else print(context, endpoint.id);
-  return EXIT.ok;
+  return show(context, { id: endpoint.id, deleted: true }, () => endpoint.id);
 }
 
 /** Opens the signed URL in a browser, or prints it. */

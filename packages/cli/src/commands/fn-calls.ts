@@ -6,7 +6,7 @@ import { EXIT } from '../exit-codes.ts';
 import { type CallOptions, headersOf, readBody } from '../input/read-body.ts';
 import { milliseconds, table } from '../output/table.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, print, printJson, show } from '../terminal.ts';
 
 /** Prints the id of the invocation, or waits for its result. */
 export async function spawnCall(
@@ -21,10 +21,8 @@ export async function spawnCall(
     { params: { name }, body: bytes },
     { headers: { 'content-type': contentType, ...headersOf(options.header ?? []) } },
   );
-  if (options.wait) return show(context, await waitUntilDone(service, spawned.invocation_id));
-  if (context.options.json) printJson(context, spawned);
-  else print(context, spawned.invocation_id);
-  return EXIT.ok;
+  if (options.wait) return showRecord(context, await waitUntilDone(service, spawned.invocation_id));
+  return show(context, spawned, () => spawned.invocation_id);
 }
 
 /** Prints the ids of the invocations in the order of the payloads, or waits, and prints each as a line of JSON. */
@@ -69,11 +67,11 @@ export async function getCall(
   const record = wait
     ? await waitUntilDone(service, id)
     : await service.api.getInvocation({ params: { id } });
-  return show(context, record);
+  return showRecord(context, record);
 }
 
 /** The result on stdout, and what is known of the call on stderr. */
-function show(context: Context, record: InvocationRecord): number {
+function showRecord(context: Context, record: InvocationRecord): number {
   const { status, version, duration_ms: ms, cold, error, result, done } = record;
   if (context.options.json) printJson(context, record);
   else {

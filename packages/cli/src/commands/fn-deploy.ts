@@ -6,9 +6,9 @@ import { postForm } from '../build/post-image.ts';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { parseCount, parseDuration, parseEnv, parseMebibytes } from '../parse/values.ts';
+import { parseCount, parseEnv, parseMebibytes, waitMs } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printable, printJson, writeTo } from '../terminal.ts';
+import { type Context, print, printable, printJson, show, writeTo } from '../terminal.ts';
 import { type BoundOptions, boundsOf } from './fn-bounds.ts';
 
 export interface DeployOptions extends BoundOptions {
@@ -43,8 +43,7 @@ export async function deploy(
     throw usageError(`one folder is deployed, but ${folders.length} were named: put the handler after --`);
   if (image !== undefined && (folders.length > 0 || file !== undefined))
     throw usageError('--image and a folder or a Dockerfile do not go together');
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  const deadlineMs = waitMs(options, WAIT_MS);
   const settings = settingsOf(context, handler, options);
   const service = openService(context);
   const created =
@@ -52,9 +51,7 @@ export async function deploy(
       ? await deployFolder(context, service, name, folder, settings, file)
       : await service.api.deployFunction({ body: { name, image, ...settings } });
   if (options.wait === false) {
-    if (context.options.json) printJson(context, created);
-    else print(context, `${created.name} v${created.version}`);
-    return EXIT.ok;
+    return show(context, created, () => `${created.name} v${created.version}`);
   }
   const ready = await finish(context, service, created, { deadlineMs, quiet: options.quiet === true });
   if (context.options.json) printJson(context, { ...created, template_state: ready.template_state });

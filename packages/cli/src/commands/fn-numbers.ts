@@ -2,7 +2,7 @@
 import type { InvocationLogItem } from '@releap/contract';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { milliseconds, shortTime, table } from '../output/table.ts';
+import { milliseconds, shortTime, showTable, table } from '../output/table.ts';
 import { parseCount, parseDuration } from '../parse/values.ts';
 import { openService } from '../service.ts';
 import { type Context, print, printable, printJson, writeTo } from '../terminal.ts';
@@ -42,25 +42,21 @@ export async function listCalls(
     version: fnVersion === undefined ? undefined : parseCount('--fn-version', fnVersion),
   };
   const { invocations } = await openService(context).api.listInvocations({ params: { name }, query });
-  if (context.options.json) printJson(context, invocations);
-  else
-    print(
-      context,
-      table(
-        ['QUEUED', 'ID', 'SOURCE', 'VERSION', 'STATUS', 'DURATION', 'START', 'ERROR'],
-        invocations.map((one) => [
-          one.queued_at.slice(0, 19).replace('T', ' '),
-          one.id,
-          one.source,
-          one.version === null ? '-' : `v${one.version}`,
-          one.status,
-          milliseconds(one.duration_ms),
-          one.cold === null ? '-' : one.cold ? 'cold' : 'warm',
-          one.error ?? '',
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(
+    context,
+    invocations,
+    ['QUEUED', 'ID', 'SOURCE', 'VERSION', 'STATUS', 'DURATION', 'START', 'ERROR'],
+    (one) => [
+      one.queued_at.slice(0, 19).replace('T', ' '),
+      one.id,
+      one.source,
+      one.version === null ? '-' : `v${one.version}`,
+      one.status,
+      milliseconds(one.duration_ms),
+      one.cold === null ? '-' : one.cold ? 'cold' : 'warm',
+      one.error ?? '',
+    ],
+  );
 }
 
 export async function functionStats(

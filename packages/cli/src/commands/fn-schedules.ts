@@ -1,9 +1,8 @@
 /** `rlp fn schedule`. */
 import { usageError } from '../cli-error.ts';
-import { EXIT } from '../exit-codes.ts';
-import { shortTime, table } from '../output/table.ts';
+import { shortTime, showTable } from '../output/table.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 /** Prints the id. */
@@ -22,9 +21,7 @@ export async function addSchedule(
       enabled: !options.disabled,
     },
   });
-  if (context.options.json) printJson(context, created);
-  else print(context, created.id);
-  return EXIT.ok;
+  return show(context, created, () => created.id);
 }
 
 function parsePayload(text: string): unknown {
@@ -37,23 +34,14 @@ function parsePayload(text: string): unknown {
 
 export async function listSchedules(context: Context, name: string): Promise<number> {
   const { schedules } = await openService(context).api.listSchedules({ params: { name } });
-  if (context.options.json) printJson(context, schedules);
-  else
-    print(
-      context,
-      table(
-        ['ID', 'CRON', 'ENABLED', 'NEXT', 'LAST', 'PAYLOAD'],
-        schedules.map((one) => [
-          one.id,
-          one.cron,
-          one.enabled ? 'yes' : 'no',
-          one.next_run_at === null ? '-' : shortTime(one.next_run_at),
-          one.last_run_at === null ? '-' : shortTime(one.last_run_at),
-          JSON.stringify(one.payload).slice(0, 60),
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, schedules, ['ID', 'CRON', 'ENABLED', 'NEXT', 'LAST', 'PAYLOAD'], (one) => [
+    one.id,
+    one.cron,
+    one.enabled ? 'yes' : 'no',
+    one.next_run_at === null ? '-' : shortTime(one.next_run_at),
+    one.last_run_at === null ? '-' : shortTime(one.last_run_at),
+    JSON.stringify(one.payload).slice(0, 60),
+  ]);
 }
 
 export async function changeSchedule(
@@ -76,13 +64,9 @@ export async function changeSchedule(
   if (Object.keys(body).length === 0)
     throw usageError('nothing to change: --cron, --payload, --enable and --disable change it');
   const changed = await openService(context).api.updateSchedule({ params: { name, id }, body });
-  if (context.options.json) printJson(context, changed);
-  else
-    print(
-      context,
-      changed.next_run_at === null ? `${id} does not fire` : `${id} fires next at ${changed.next_run_at}`,
-    );
-  return EXIT.ok;
+  return show(context, changed, () =>
+    changed.next_run_at === null ? `${id} does not fire` : `${id} fires next at ${changed.next_run_at}`,
+  );
 }
 
 export async function removeSchedules(context: Context, name: string, ids: string[]): Promise<number> {

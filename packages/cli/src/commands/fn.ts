@@ -4,7 +4,7 @@ import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { age, table } from '../output/table.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printable, printJson } from '../terminal.ts';
+import { type Context, print, printable, printJson, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 import { type BoundOptions, boundsOf } from './fn-bounds.ts';
 
@@ -111,9 +111,7 @@ export async function configureFunction(
       'nothing to change: --timeout, --scaledown, --concurrency and --max-instances change it',
     );
   const config = await openService(context).api.updateFunctionConfig({ params: { name }, body });
-  if (context.options.json) printJson(context, config);
-  else print(context, `${name} v${config.version}`);
-  return EXIT.ok;
+  return show(context, config, () => `${name} v${config.version}`);
 }
 
 /** Prints the URL, and the token if one was made. */

@@ -1,10 +1,9 @@
 /** `rlp fork VM`: a copy of a persistent sandbox, its memory included. */
 import { findSandbox, waitUntilForked } from '@releap/sdk';
-import { EXIT } from '../exit-codes.ts';
 import { retryShown, Spinner } from '../output/spinner.ts';
-import { parseDuration } from '../parse/values.ts';
+import { waitMs } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, show } from '../terminal.ts';
 
 export interface ForkOptions {
   name?: string;
@@ -18,8 +17,7 @@ const WAIT_MS = 5 * 60_000;
 const FORK_MS = 60_000;
 
 export async function fork(context: Context, vm: string, options: ForkOptions): Promise<number> {
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  const deadlineMs = waitMs(options, WAIT_MS);
   const service = openService(context);
   const source = await findSandbox(service, vm);
   using spinner = new Spinner(context, `forking ${source.name}`);
@@ -32,12 +30,8 @@ export async function fork(context: Context, vm: string, options: ForkOptions): 
       ? undefined
       : await waitUntilForked(service, child.vm_id, source.status === 'paused' ? 'paused' : 'running', {
           deadlineMs,
-          onStatus: (status) => {
-            spinner.text = `${child.name}: ${status}`;
-          },
+          onStatus: spinner.statusOf(child.name),
         });
   spinner.stop();
-  if (context.options.json) printJson(context, { ...child, ...record });
-  else print(context, child.vm_id);
-  return EXIT.ok;
+  return show(context, { ...child, ...record }, () => child.vm_id);
 }

@@ -7,10 +7,10 @@ import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openOperator, type Operator } from '../operator.ts';
 import { Spinner } from '../output/spinner.ts';
-import { age, table } from '../output/table.ts';
-import { parseDuration } from '../parse/values.ts';
+import { age, showTable, table } from '../output/table.ts';
+import { waitMs } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson, remark } from '../terminal.ts';
+import { type Context, print, printJson, remark, show } from '../terminal.ts';
 
 export interface DrainOptions {
   force?: boolean;
@@ -31,13 +31,12 @@ const FORGET_MS = 10 * 60_000;
 export async function listHosts(context: Context): Promise<number> {
   const operator = openOperator(context);
   const all = await readHosts(operator.api);
-  if (context.options.json) printJson(context, all);
-  else
-    print(
-      context,
-      table(['ID', 'REGION', 'STATUS', 'SEEN', 'CPU', 'MEM', 'DISK', 'SANDBOXES', 'SNAPSHOTS'], all.map(row)),
-    );
-  return EXIT.ok;
+  return showTable(
+    context,
+    all,
+    ['ID', 'REGION', 'STATUS', 'SEEN', 'CPU', 'MEM', 'DISK', 'SANDBOXES', 'SNAPSHOTS'],
+    row,
+  );
 }
 
 function row(host: HostRecord): string[] {
@@ -69,8 +68,7 @@ function busy({ sandboxes, uncommitted_volumes: volumes }: HostRecord): number {
 
 /** Prints what becomes of each sandbox; with `wait` returns when the host may be switched off. */
 export async function drain(context: Context, text: string, options: DrainOptions): Promise<number> {
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  const deadlineMs = waitMs(options, WAIT_MS);
   const operator = openOperator(context);
   const { id } = await findHost(operator.api, text);
   const answer = await operator.api.drainHost(
@@ -126,9 +124,7 @@ export async function undrain(context: Context, text: string): Promise<number> {
   const { host } = await operator.api.undrainHost({
     params: { id: (await findHost(operator.api, text)).id },
   });
-  if (context.options.json) printJson(context, { host });
-  else print(context, host.id);
-  return EXIT.ok;
+  return show(context, { host }, () => host.id);
 }
 
 /** Prints the token alone, for a shell. */

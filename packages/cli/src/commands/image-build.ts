@@ -7,7 +7,7 @@ import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson, writeTo } from '../terminal.ts';
+import { type Context, show, writeTo } from '../terminal.ts';
 
 export interface ImageBuildOptions {
   tag?: string;
@@ -38,9 +38,7 @@ export async function buildImage(
   const created = await startBuild(context, service, { name: tag, docker, region, folder, file });
   if (options.wait !== false) await finishBuild(context, service, created, { quiet: options.quiet === true });
   const status = options.wait === false ? created.status : 'ready';
-  if (context.options.json) printJson(context, { ...created, status });
-  else print(context, created.image_id);
-  return EXIT.ok;
+  return show(context, { ...created, status }, () => created.image_id);
 }
 
 /** Sends the folder. */

@@ -5,9 +5,9 @@ import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, size, table } from '../output/table.ts';
-import { parseDuration } from '../parse/values.ts';
+import { waitMs } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printable, printJson, writeTo } from '../terminal.ts';
+import { type Context, print, printable, printJson, show, writeTo } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 export interface ImageCreateOptions {
@@ -49,8 +49,7 @@ export async function createImage(
   ref: string,
   options: ImageCreateOptions,
 ): Promise<number> {
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  const deadlineMs = waitMs(options, WAIT_MS);
   const service = openService(context);
   const created = await service.api.createImage({
     body: { name, source: { type: 'registry', ref }, docker: options.docker, region: options.region },
@@ -59,15 +58,11 @@ export async function createImage(
     using spinner = new Spinner(context, `building ${name}: ${created.status}`);
     await waitForBuild(service, created.job_id, {
       deadlineMs,
-      onStatus: (status) => {
-        spinner.text = `building ${name}: ${status}`;
-      },
+      onStatus: spinner.statusOf(`building ${name}`),
     });
   }
   const status = options.wait === false ? created.status : 'ready';
-  if (context.options.json) printJson(context, { ...created, status });
-  else print(context, created.image_id);
-  return EXIT.ok;
+  return show(context, { ...created, status }, () => created.image_id);
 }
 
 export async function removeImages(

@@ -3,8 +3,8 @@ import { findOrganization } from '../account/find-organization.ts';
 import { openAccount } from '../account/session.ts';
 import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { table } from '../output/table.ts';
-import { type Context, print, printJson, remark } from '../terminal.ts';
+import { showTable } from '../output/table.ts';
+import { type Context, print, printJson, remark, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 export async function createInvitation(
@@ -29,37 +29,21 @@ export async function listInvitations(context: Context, options: { org?: string 
   const account = await openAccount(context);
   if (options.org === undefined) {
     const { invitations: mine } = await account.api.listInvitations();
-    if (context.options.json) printJson(context, mine);
-    else
-      print(
-        context,
-        table(
-          ['ORGANIZATION', 'ROLE', 'ID'],
-          mine.map((one) => [one.org_name, one.role, one.id]),
-        ),
-      );
-    return EXIT.ok;
+    return showTable(context, mine, ['ORGANIZATION', 'ROLE', 'ID'], (one) => [
+      one.org_name,
+      one.role,
+      one.id,
+    ]);
   }
   const { id } = await findOrganization(account, options.org);
   const { invitations: made } = await account.api.listOrgInvitations({ params: { id } });
-  if (context.options.json) printJson(context, made);
-  else
-    print(
-      context,
-      table(
-        ['EMAIL', 'ROLE', 'ID'],
-        made.map((one) => [one.email, one.role, one.id]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, made, ['EMAIL', 'ROLE', 'ID'], (one) => [one.email, one.role, one.id]);
 }
 
 export async function accept(context: Context, id: string): Promise<number> {
   const account = await openAccount(context);
   const accepted = await account.api.acceptInvitation({ params: { id } });
-  if (context.options.json) printJson(context, accepted);
-  else print(context, accepted.org_id);
-  return EXIT.ok;
+  return show(context, accepted, () => accepted.org_id);
 }
 
 export async function removeInvitations(

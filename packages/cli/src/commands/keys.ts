@@ -2,7 +2,7 @@
 import { findProject } from '../account/find-organization.ts';
 import { openAccount } from '../account/session.ts';
 import { EXIT } from '../exit-codes.ts';
-import { age, table } from '../output/table.ts';
+import { age, showTable } from '../output/table.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
@@ -21,23 +21,14 @@ export async function listKeys(
     params: { id: project.id },
     query: { include_revoked: options.revoked },
   });
-  if (context.options.json) printJson(context, keys);
-  else
-    print(
-      context,
-      table(
-        ['NAME', 'PREFIX', 'AGE', 'USED', 'ID', ''],
-        keys.map((key) => [
-          key.name,
-          key.key_prefix,
-          age(key.created_at),
-          age(key.last_used_at ?? undefined),
-          key.id,
-          key.revoked_at === null ? '' : 'revoked',
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, keys, ['NAME', 'PREFIX', 'AGE', 'USED', 'ID', ''], (key) => [
+    key.name,
+    key.key_prefix,
+    age(key.created_at),
+    age(key.last_used_at ?? undefined),
+    key.id,
+    key.revoked_at === null ? '' : 'revoked',
+  ]);
 }
 
 /** The key is shown only here. */

@@ -5,7 +5,7 @@ import { type Api, type Change, findSandbox, type Service, waitUntilChanged } fr
 import { toCliError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { parseDuration } from '../parse/values.ts';
+import { waitMs } from '../parse/values.ts';
 import { openService } from '../service.ts';
 import { type Context, print, printJson } from '../terminal.ts';
 
@@ -46,8 +46,7 @@ export async function changeSandboxes(
   vms: string[],
   options: LifecycleOptions,
 ): Promise<number> {
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  const deadlineMs = waitMs(options, WAIT_MS);
   const service = openService(context);
   let exitCode: number = EXIT.ok;
   const outcomes: Outcome[] = [];
@@ -96,9 +95,7 @@ async function wait(
   using spinner = new Spinner(context, `${name}: ${verb}`);
   const record = await waitUntilChanged(service, id, CHANGES[verb], {
     deadlineMs,
-    onStatus: (status) => {
-      spinner.text = `${name}: ${status}`;
-    },
+    onStatus: spinner.statusOf(name),
   });
   return record.status;
 }

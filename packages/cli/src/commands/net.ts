@@ -1,10 +1,9 @@
 /** `rlp net denied VM`: what a sandbox was not allowed to send. */
 import type { EgressDenial } from '@releap/contract';
 import { findSandbox, pages } from '@releap/sdk';
-import { EXIT } from '../exit-codes.ts';
-import { age, table } from '../output/table.ts';
+import { age, showTable } from '../output/table.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import type { Context } from '../terminal.ts';
 
 const REASONS: Readonly<Record<EgressDenial['reason'], string>> = {
   not_allowed: 'not in the egress policy',
@@ -28,9 +27,7 @@ export async function denied(context: Context, vm: string): Promise<number> {
   const list: EgressDenial[] = [];
   const found = pages((page) => service.api.listDeniedEgress({ params: { id }, ...page }), 'denied');
   for await (const denial of found) list.push(denial);
-  if (context.options.json) printJson(context, list);
-  else print(context, table(['LAST', 'COUNT', 'PROTOCOL', 'TARGET', 'REASON'], list.map(row)));
-  return EXIT.ok;
+  return showTable(context, list, ['LAST', 'COUNT', 'PROTOCOL', 'TARGET', 'REASON'], row);
 }
 
 function row(denial: EgressDenial): string[] {

@@ -4,9 +4,9 @@ import { findOrganization, listOrganizations as readOrganizations } from '../acc
 import { openAccount } from '../account/session.ts';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { age, table } from '../output/table.ts';
+import { age, showTable } from '../output/table.ts';
 import { parseCount } from '../parse/values.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 const AUDIT_PAGE = 200;
@@ -15,33 +15,25 @@ const AUDIT_ENTRIES = 50;
 export async function listOrganizations(context: Context): Promise<number> {
   const account = await openAccount(context);
   const all = await readOrganizations(account);
-  if (context.options.json) printJson(context, all);
-  else
-    print(
-      context,
-      table(
-        ['NAME', 'ROLE', 'ID', ''],
-        all.map(({ name, role, id, personal }) => [name, role, id, personal ? 'personal' : '']),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, all, ['NAME', 'ROLE', 'ID', ''], ({ name, role, id, personal }) => [
+    name,
+    role,
+    id,
+    personal ? 'personal' : '',
+  ]);
 }
 
 export async function addOrganization(context: Context, name: string): Promise<number> {
   const account = await openAccount(context);
   const created = await account.api.createOrg({ body: { name } });
-  if (context.options.json) printJson(context, created);
-  else print(context, created.id);
-  return EXIT.ok;
+  return show(context, created, () => created.id);
 }
 
 export async function changeName(context: Context, org: string, name: string): Promise<number> {
   const account = await openAccount(context);
   const { id } = await findOrganization(account, org);
   const renamed = await account.api.updateOrg({ params: { id }, body: { name } });
-  if (context.options.json) printJson(context, renamed);
-  else print(context, renamed.id);
-  return EXIT.ok;
+  return show(context, renamed, () => renamed.id);
 }
 
 export async function removeOrganizations(context: Context, orgs: string[]): Promise<number> {
@@ -57,16 +49,12 @@ export async function listMembers(context: Context, org: string | undefined): Pr
   const account = await openAccount(context);
   const { id } = await findOrganization(account, org);
   const { members: all } = await account.api.listMembers({ params: { id } });
-  if (context.options.json) printJson(context, all);
-  else
-    print(
-      context,
-      table(
-        ['EMAIL', 'NAME', 'ROLE', 'ID'],
-        all.map(({ email, name, role, user_id }) => [email, name, role, user_id]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, all, ['EMAIL', 'NAME', 'ROLE', 'ID'], ({ email, name, role, user_id }) => [
+    email,
+    name,
+    role,
+    user_id,
+  ]);
 }
 
 /** By id or e-mail address. */
@@ -116,9 +104,7 @@ export async function showAudit(
     entries.push(...page.entries);
     cursor = page.next_cursor ?? undefined;
   } while (cursor !== undefined && entries.length < limit);
-  if (context.options.json) printJson(context, entries);
-  else print(context, table(['AGE', 'WHO', 'ACTION', 'TARGET', 'FROM', 'OUTCOME'], entries.map(auditRow)));
-  return EXIT.ok;
+  return showTable(context, entries, ['AGE', 'WHO', 'ACTION', 'TARGET', 'FROM', 'OUTCOME'], auditRow);
 }
 
 function auditRow({ created_at, actor, action, target, ip, outcome }: AuditEntry): string[] {

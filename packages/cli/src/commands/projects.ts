@@ -12,8 +12,8 @@ import { type Account, openAccount } from '../account/session.ts';
 import { CliError } from '../cli-error.ts';
 import { connect } from '../connect.ts';
 import { EXIT } from '../exit-codes.ts';
-import { table } from '../output/table.ts';
-import { type Context, print, printJson, remark } from '../terminal.ts';
+import { showTable } from '../output/table.ts';
+import { type Context, printJson, remark, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 export interface InOrganization {
@@ -30,25 +30,19 @@ export async function listProjects(context: Context, options: InOrganization): P
   for (const org of orgs)
     for (const { id, name } of await readProjects(account, org.id))
       all.push({ id, name, org_id: org.id, org_name: org.name, in_use: id === account.session.project });
-  if (context.options.json) printJson(context, all);
-  else
-    print(
-      context,
-      table(
-        ['NAME', 'ORGANIZATION', 'ID', ''],
-        all.map(({ name, org_name, id, in_use }) => [name, org_name, id, in_use ? 'in use' : '']),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, all, ['NAME', 'ORGANIZATION', 'ID', ''], ({ name, org_name, id, in_use }) => [
+    name,
+    org_name,
+    id,
+    in_use ? 'in use' : '',
+  ]);
 }
 
 export async function addProject(context: Context, name: string, options: InOrganization): Promise<number> {
   const account = await openAccount(context);
   const { id: orgId } = await findOrganization(account, options.org);
   const created = await account.api.createProject({ params: { id: orgId }, body: { name } });
-  if (context.options.json) printJson(context, created);
-  else print(context, created.id);
-  return EXIT.ok;
+  return show(context, created, () => created.id);
 }
 
 export async function removeProjects(
@@ -87,9 +81,7 @@ export async function useProject(context: Context, text: string, options: InOrga
   });
   const { RELEAP_API_KEY: apiKey } = context.terminal.env;
   if (apiKey) remark(context, 'RELEAP_API_KEY is set and wins: unset it to use the project');
-  if (context.options.json) printJson(context, { id, name, org_id, key_id: key.id });
-  else print(context, id);
-  return EXIT.ok;
+  return show(context, { id, name, org_id, key_id: key.id }, () => id);
 }
 
 /** It may have been revoked elsewhere. */

@@ -16,9 +16,9 @@ import {
 import { CliError, toCliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { retryShown, Spinner } from '../output/spinner.ts';
-import { parseDuration } from '../parse/values.ts';
+import { waitMs } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson, remark } from '../terminal.ts';
+import { type Context, printJson, remark, show } from '../terminal.ts';
 import { type CapturedEnd, type CommandOptions, commandStart, exitCodeOf, runCommand } from './command.ts';
 import { type CreateOptions, createRequest } from './create-options.ts';
 import { CLEANUP_MS, removeSandbox } from './remove-sandbox.ts';
@@ -117,14 +117,10 @@ async function runWithoutCommand(context: Context, source: Source, options: RunO
   const service = openService(context);
   const created = await create(context, service, source, options);
   if (options.wait === false) {
-    if (context.options.json) printJson(context, created);
-    else print(context, created.vm_id);
-    return EXIT.ok;
+    return show(context, created, () => created.vm_id);
   }
   const sandbox = await waitRunning(context, service, created, options);
-  if (context.options.json) printJson(context, { ...created, ...sandbox });
-  else print(context, created.vm_id);
-  return EXIT.ok;
+  return show(context, { ...created, ...sandbox }, () => created.vm_id);
 }
 
 async function create(
@@ -164,13 +160,10 @@ async function waitRunning(
   options: RunOptions,
 ): Promise<SandboxRecord> {
   using spinner = new Spinner(context, `${created.name}: ${created.status}`);
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  const deadlineMs = waitMs(options, WAIT_MS);
   return waitUntilRunning(service, created.vm_id, {
     deadlineMs,
-    onStatus: (status) => {
-      spinner.text = `${created.name}: ${status}`;
-    },
+    onStatus: spinner.statusOf(created.name),
   });
 }
 

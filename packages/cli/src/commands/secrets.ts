@@ -2,11 +2,10 @@
 import type { RegistryKind } from '@releap/contract';
 import type { Service } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
-import { EXIT } from '../exit-codes.ts';
 import { readSecret } from '../input/read-secret.ts';
-import { age, table } from '../output/table.ts';
+import { age, showTable } from '../output/table.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printable, printJson } from '../terminal.ts';
+import { type Context, printable, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 export interface SecretOptions {
@@ -38,29 +37,18 @@ export async function setSecret(context: Context, name: string, options: SecretO
       description: options.description,
     },
   });
-  if (context.options.json) printJson(context, { name });
-  else print(context, name);
-  return EXIT.ok;
+  return show(context, { name }, () => name);
 }
 
 export async function listSecrets(context: Context): Promise<number> {
   const service = openService(context);
   const { secrets } = await service.api.listSecrets();
-  if (context.options.json) printJson(context, secrets);
-  else
-    print(
-      context,
-      table(
-        ['NAME', 'DOMAINS', 'SET', 'DESCRIPTION'],
-        secrets.map((one) => [
-          one.name,
-          one.allowed_domains.join(', ') || '-',
-          age(one.updated_at),
-          one.description ?? '',
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, secrets, ['NAME', 'DOMAINS', 'SET', 'DESCRIPTION'], (one) => [
+    one.name,
+    one.allowed_domains.join(', ') || '-',
+    age(one.updated_at),
+    one.description ?? '',
+  ]);
 }
 
 export async function removeSecrets(context: Context, names: string[]): Promise<number> {
@@ -78,30 +66,19 @@ export async function setRegistry(context: Context, host: string, options: Regis
   // The service says which kinds there are.
   const kind = options.kind as RegistryKind | undefined;
   await service.api.putRegistry({ params: { host }, body: { username, password, kind, description } });
-  if (context.options.json) printJson(context, { host });
-  else print(context, host);
-  return EXIT.ok;
+  return show(context, { host }, () => host);
 }
 
 export async function listRegistries(context: Context): Promise<number> {
   const service = openService(context);
   const { registries } = await service.api.listRegistries();
-  if (context.options.json) printJson(context, registries);
-  else
-    print(
-      context,
-      table(
-        ['HOST', 'KIND', 'USER', 'SET', 'DESCRIPTION'],
-        registries.map((one) => [
-          one.host,
-          one.kind,
-          one.username,
-          age(one.updated_at),
-          one.description ?? '',
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, registries, ['HOST', 'KIND', 'USER', 'SET', 'DESCRIPTION'], (one) => [
+    one.host,
+    one.kind,
+    one.username,
+    age(one.updated_at),
+    one.description ?? '',
+  ]);
 }
 
 export async function removeRegistries(context: Context, hosts: string[]): Promise<number> {

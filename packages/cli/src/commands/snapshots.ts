@@ -11,7 +11,7 @@ import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, size, table } from '../output/table.ts';
-import { parseDuration } from '../parse/values.ts';
+import { waitMs } from '../parse/values.ts';
 import { openService } from '../service.ts';
 import { type Context, print, printJson, remark } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
@@ -36,8 +36,7 @@ export async function createSnapshot(
   if (name === '') throw usageError('the name of the snapshot is empty');
   if (kind !== undefined && kind !== 'disk' && kind !== 'full')
     throw usageError(`--kind must be disk or full, but was ${JSON.stringify(kind)}`);
-  const deadlineMs =
-    options.waitTimeout === undefined ? WAIT_MS : parseDuration('--wait-timeout', options.waitTimeout);
+  const deadlineMs = waitMs(options, WAIT_MS);
   const service = openService(context);
   const sandbox = await findSandbox(service, vm);
   using spinner = new Spinner(context, `${name}: asking for it`);
@@ -51,9 +50,7 @@ export async function createSnapshot(
       ? created
       : await waitUntilReady(service, created.id, {
           deadlineMs,
-          onStatus: (status) => {
-            spinner.text = `${name}: ${status}`;
-          },
+          onStatus: spinner.statusOf(name),
         });
   spinner.stop();
   if (context.options.json) printJson(context, { ...created, ...record });

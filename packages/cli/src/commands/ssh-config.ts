@@ -8,7 +8,7 @@ import { CliError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openService } from '../service.ts';
 import { clientOptions } from '../ssh/client-options.ts';
-import { type Context, print, printJson, remark } from '../terminal.ts';
+import { type Context, print, printJson, remark, show } from '../terminal.ts';
 
 /** `ssh NAME.releap` reaches any sandbox. */
 export const SSH_SUFFIX = '.releap';
@@ -40,9 +40,7 @@ export async function sshConfig(
       : []),
   ].join('\n');
   if (write !== true) {
-    if (context.options.json) printJson(context, { config: text });
-    else print(context, text.trimEnd());
-    return EXIT.ok;
+    return show(context, { config: text }, () => text.trimEnd());
   }
   const folder = join(context.terminal.env['HOME'] || homedir(), '.ssh');
   await writeConfig(folder, text);

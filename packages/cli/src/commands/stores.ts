@@ -3,10 +3,10 @@ import { OBJECT_STORE_PROVIDERS, type ObjectStoreCreateRequest } from '@releap/c
 import { findSandbox, MOUNT_ANSWER_MS, unmountStore as unmount } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { age, table } from '../output/table.ts';
+import { age, showTable } from '../output/table.ts';
 import { parseDuration, parseMount } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, print, printJson, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 export interface StoreOptions {
@@ -43,9 +43,7 @@ export async function addStore(context: Context, name: string, options: StoreOpt
     dir_cache_secs: dirCache === undefined ? 0 : Math.ceil(parseDuration('--dir-cache', dirCache) / 1000),
   };
   const store = await openService(context).api.createObjectStore({ body });
-  if (context.options.json) printJson(context, store);
-  else print(context, store.name);
-  return EXIT.ok;
+  return show(context, store, () => store.name);
 }
 
 export async function listStores(context: Context, options: { all?: boolean }): Promise<number> {
@@ -53,25 +51,21 @@ export async function listStores(context: Context, options: { all?: boolean }): 
   const { object_stores: stores } = await service.api.listObjectStores({
     query: { include_deleted: options.all ?? false },
   });
-  if (context.options.json) printJson(context, stores);
-  else
-    print(
-      context,
-      table(
-        ['NAME', 'BUCKET', 'PREFIX', 'ENDPOINT', 'MODE', 'STATE', 'AGE', 'ID'],
-        stores.map((one) => [
-          one.name,
-          one.bucket,
-          one.prefix || '-',
-          one.endpoint || 'AWS',
-          one.read_only ? 'ro' : 'rw',
-          one.state,
-          age(one.created_at),
-          one.id,
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(
+    context,
+    stores,
+    ['NAME', 'BUCKET', 'PREFIX', 'ENDPOINT', 'MODE', 'STATE', 'AGE', 'ID'],
+    (one) => [
+      one.name,
+      one.bucket,
+      one.prefix || '-',
+      one.endpoint || 'AWS',
+      one.read_only ? 'ro' : 'rw',
+      one.state,
+      age(one.created_at),
+      one.id,
+    ],
+  );
 }
 
 export async function removeStores(context: Context, names: string[]): Promise<number> {
@@ -91,30 +85,19 @@ export async function mountStore(context: Context, vm: string, text: string): Pr
     { params: { id }, body },
     { timeoutMs: MOUNT_ANSWER_MS },
   );
-  if (context.options.json) printJson(context, mount);
-  else print(context, mount.mount_path);
-  return EXIT.ok;
+  return show(context, mount, () => mount.mount_path);
 }
 
 export async function listMounts(context: Context, vm: string): Promise<number> {
   const service = openService(context);
   const { id } = await findSandbox(service, vm);
   const { object_store_mounts: mounts } = await service.api.listObjectStoreMounts({ params: { id } });
-  if (context.options.json) printJson(context, mounts);
-  else
-    print(
-      context,
-      table(
-        ['PATH', 'STORE', 'MODE', 'AGE'],
-        mounts.map((one) => [
-          one.mount_path,
-          one.object_store,
-          one.read_only ? 'ro' : 'rw',
-          age(one.created_at),
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(context, mounts, ['PATH', 'STORE', 'MODE', 'AGE'], (one) => [
+    one.mount_path,
+    one.object_store,
+    one.read_only ? 'ro' : 'rw',
+    age(one.created_at),
+  ]);
 }
 
 export async function unmountStore(context: Context, vm: string, name: string): Promise<number> {

@@ -91,9 +91,7 @@ async function running(context: Context, service: Service, id: string) {
   using spinner = new Spinner(context, 'mounting the volume');
   return await waitUntilRunning(service, id, {
     deadlineMs: START_MS,
-    onStatus: (status) => {
-      spinner.text = `mounting the volume: ${status}`;
-    },
+    onStatus: spinner.statusOf(`mounting the volume`),
   });
 }
 

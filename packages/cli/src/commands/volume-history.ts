@@ -4,9 +4,9 @@ import { commitVolume as commit, pages, type Service } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
-import { age, shortTime, size, table } from '../output/table.ts';
+import { age, shortTime, showTable, size } from '../output/table.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, print, printJson, show } from '../terminal.ts';
 import { named } from './volumes.ts';
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
@@ -22,24 +22,20 @@ function manifests({ patient }: Service, volume: string): AsyncGenerator<VolumeM
 export async function volumeHistory(context: Context, volume: string): Promise<number> {
   const found: VolumeManifest[] = [];
   for await (const one of manifests(openService(context), volume)) found.push(one);
-  if (context.options.json) printJson(context, found);
-  else
-    print(
-      context,
-      table(
-        ['COMMIT', 'AT (UTC)', 'AGE', 'REASON', 'USED', 'FILES', 'HOST'],
-        found.map((one) => [
-          one.id,
-          shortTime(one.created_at),
-          age(one.created_at),
-          one.restored_from === undefined ? one.reason : `${one.reason} of ${one.restored_from}`,
-          size(one.used_bytes),
-          String(one.files),
-          one.runner_id ?? '-',
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(
+    context,
+    found,
+    ['COMMIT', 'AT (UTC)', 'AGE', 'REASON', 'USED', 'FILES', 'HOST'],
+    (one) => [
+      one.id,
+      shortTime(one.created_at),
+      age(one.created_at),
+      one.restored_from === undefined ? one.reason : `${one.reason} of ${one.restored_from}`,
+      size(one.used_bytes),
+      String(one.files),
+      one.runner_id ?? '-',
+    ],
+  );
 }
 
 export async function restoreVolume(context: Context, volume: string, commit: string): Promise<number> {
@@ -49,9 +45,7 @@ export async function restoreVolume(context: Context, volume: string, commit: st
     params: { id_or_name: named(volume) },
     body: { manifest_id: id },
   });
-  if (context.options.json) printJson(context, restored);
-  else print(context, restored.last_manifest_id ?? '');
-  return EXIT.ok;
+  return show(context, restored, () => restored.last_manifest_id ?? '');
 }
 
 export async function commitVolume(context: Context, volume: string): Promise<number> {

@@ -1,10 +1,10 @@
 /** `rlp volume`: folders that outlive the sandboxes that have them mounted. */
 import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { age, shortTime, size, table } from '../output/table.ts';
+import { age, shortTime, showTable, size, table } from '../output/table.ts';
 import { parseGibibytes } from '../parse/values.ts';
 import { openService } from '../service.ts';
-import { type Context, print, printable, printJson } from '../terminal.ts';
+import { type Context, print, printable, printJson, show } from '../terminal.ts';
 import { forEachNamed } from './each.ts';
 
 export async function createVolume(
@@ -18,34 +18,28 @@ export async function createVolume(
       ...(options.size === undefined ? {} : { size_gb: parseGibibytes('--size', options.size) }),
     },
   });
-  if (context.options.json) printJson(context, volume);
-  else print(context, volume.name);
-  return EXIT.ok;
+  return show(context, volume, () => volume.name);
 }
 
 export async function listVolumes(context: Context, options: { all?: boolean }): Promise<number> {
   const { volumes } = await openService(context).api.listVolumes({
     query: { include_deleted: options.all ?? false },
   });
-  if (context.options.json) printJson(context, volumes);
-  else
-    print(
-      context,
-      table(
-        ['NAME', 'SIZE', 'USED', 'STATE', 'LAST USED', 'AGE', 'ID', 'ERROR'],
-        volumes.map((one) => [
-          one.name,
-          `${one.size_gb} GiB`,
-          size(one.used_bytes),
-          one.state,
-          age(one.last_used_at),
-          age(one.created_at),
-          one.id,
-          one.error_reason ?? '',
-        ]),
-      ),
-    );
-  return EXIT.ok;
+  return showTable(
+    context,
+    volumes,
+    ['NAME', 'SIZE', 'USED', 'STATE', 'LAST USED', 'AGE', 'ID', 'ERROR'],
+    (one) => [
+      one.name,
+      `${one.size_gb} GiB`,
+      size(one.used_bytes),
+      one.state,
+      age(one.last_used_at),
+      age(one.created_at),
+      one.id,
+      one.error_reason ?? '',
+    ],
+  );
 }
 
 export async function showVolume(context: Context, name: string): Promise<number> {

@@ -30,6 +30,11 @@ export class Spinner implements Disposable {
     this.#text = text;
   }
 
+  /** Shows each status of what is waited for. */
+  statusOf(what: string): (status: string) => void {
+    return (status) => (this.text = `${what}: ${status}`);
+  }
+
   stop(): void {
     clearInterval(this.#timer);
     if (this.#shown) this.#stream?.write('\r\u001b[K');

@@ -1,4 +1,4 @@
-import { printable } from '../terminal.ts';
+import { type Context, printable, show } from '../terminal.ts';
 
 /** Rows in columns, two spaces between, nothing at line ends. What a stranger named is made printable. */
 export function table(heads: readonly string[], rows: readonly (readonly string[])[]): string {
@@ -42,4 +42,14 @@ export function shortTime(time: string): string {
 export function milliseconds(ms: number | null): string {
   if (ms === null) return '-';
   return `${ms < 1 ? ms.toFixed(2) : ms < 100 ? ms.toFixed(1) : Math.round(ms)} ms`;
+}
+
+/** A list as the result of a command. @param row the cells of one item */
+export function showTable<T>(
+  context: Context,
+  items: readonly T[],
+  heads: readonly string[],
+  row: (item: T) => readonly string[],
+): number {
+  return show(context, items, () => table(heads, items.map(row)));
 }

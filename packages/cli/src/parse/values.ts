@@ -43,6 +43,11 @@ export function parseDuration(option: string, text: string): number {
   return ms;
 }
 
+/** `--wait-timeout`, in milliseconds. */
+export function waitMs({ waitTimeout }: { waitTimeout?: string }, otherwise: number): number {
+  return waitTimeout === undefined ? otherwise : parseDuration('--wait-timeout', waitTimeout);
+}
+
 /** `8080`, `53/udp`. */
 export function parsePort(text: string): { vm_port: number; proto: 'tcp' | 'udp' } {
   const match = /^(\d{1,5})(?:\/(tcp|udp))?$/i.exec(text);

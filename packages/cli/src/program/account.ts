@@ -5,7 +5,7 @@ import type { Registration } from './registration.ts';
 const ORG = '--org <org>';
 const ORG_HELP = 'an organization, by name or id (default: that of the project in use, else your own)';
 
-export function accountCommands({ program, context, finish }: Registration): void {
+export function accountCommands({ program, lazy }: Registration): void {
   program
     .command('login')
     .summary('sign in')
@@ -14,36 +14,24 @@ export function accountCommands({ program, context, finish }: Registration): voi
         '~/.config/releap/credentials.json, for this user alone.',
     )
     .option('--device', 'show a code to enter in a browser elsewhere')
-    .action(async (options) => {
-      const { login } = await import('../commands/account.ts');
-      await finish(login(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/account.ts')).login));
   program
     .command('logout')
     .description('Sign out, and revoke the keys that rlp project use has made.')
-    .action(async () => {
-      const { logout } = await import('../commands/account.ts');
-      await finish(logout(context()));
-    });
+    .action(lazy(async () => (await import('../commands/account.ts')).logout));
   program
     .command('whoami')
     .description('Tell who is signed in where, and which project is in use.')
-    .action(async () => {
-      const { whoami } = await import('../commands/whoami.ts');
-      await finish(whoami(context()));
-    });
+    .action(lazy(async () => (await import('../commands/whoami.ts')).whoami));
   program
     .command('credits')
     .description('Show the balance of an organization, and what has changed it.')
     .argument('[org]', ORG_HELP)
     .option('--limit <number>', 'entries of the ledger, up to 500 (default: 20)')
-    .action(async (org: string | undefined, options) => {
-      const { showCredits } = await import('../commands/credits.ts');
-      await finish(showCredits(context(), org, options));
-    });
+    .action(lazy(async () => (await import('../commands/credits.ts')).showCredits));
 }
 
-export function organizationCommands({ program, context, finish }: Registration): void {
+export function organizationCommands({ program, lazy }: Registration): void {
   const org = program
     .command('org')
     .summary('organizations and their members')
@@ -51,72 +39,48 @@ export function organizationCommands({ program, context, finish }: Registration)
   org
     .command('ls', { isDefault: true })
     .description('List your organizations.')
-    .action(async () => {
-      const { listOrganizations } = await import('../commands/organizations.ts');
-      await finish(listOrganizations(context()));
-    });
+    .action(lazy(async () => (await import('../commands/organizations.ts')).listOrganizations));
   org
     .command('create')
     .description('Make an organization, and print its id. You are its owner.')
     .argument('<name>')
-    .action(async (name: string) => {
-      const { addOrganization } = await import('../commands/organizations.ts');
-      await finish(addOrganization(context(), name));
-    });
+    .action(lazy(async () => (await import('../commands/organizations.ts')).addOrganization));
   org
     .command('rename')
     .description('Rename an organization.')
     .argument('<org>')
     .argument('<name>')
-    .action(async (text: string, name: string) => {
-      const { changeName } = await import('../commands/organizations.ts');
-      await finish(changeName(context(), text, name));
-    });
+    .action(lazy(async () => (await import('../commands/organizations.ts')).changeName));
   org
     .command('rm')
     .description('Delete organizations with all projects and sandboxes in them.')
     .argument('<org...>')
-    .action(async (orgs: string[]) => {
-      const { removeOrganizations } = await import('../commands/organizations.ts');
-      await finish(removeOrganizations(context(), orgs));
-    });
+    .action(lazy(async () => (await import('../commands/organizations.ts')).removeOrganizations));
   org
     .command('quotas')
     .description('Show what an organization may use at a time, and what it uses.')
     .argument('[org]', ORG_HELP)
-    .action(async (text: string | undefined) => {
-      const { showQuotas } = await import('../commands/quotas.ts');
-      await finish(showQuotas(context(), text));
-    });
+    .action(lazy(async () => (await import('../commands/quotas.ts')).showQuotas));
   org
     .command('members')
     .description('List the members of an organization.')
     .argument('[org]', ORG_HELP)
-    .action(async (text: string | undefined) => {
-      const { listMembers } = await import('../commands/organizations.ts');
-      await finish(listMembers(context(), text));
-    });
+    .action(lazy(async () => (await import('../commands/organizations.ts')).listMembers));
   org
     .command('remove-member')
     .description('Remove members from an organization.')
     .argument('<member...>', 'e-mail addresses or ids')
     .option(ORG, ORG_HELP)
-    .action(async (members: string[], options) => {
-      const { removeMembers } = await import('../commands/organizations.ts');
-      await finish(removeMembers(context(), members, options));
-    });
+    .action(lazy(async () => (await import('../commands/organizations.ts')).removeMembers));
   org
     .command('audit')
     .description('Show who did what in an organization, newest first.')
     .argument('[org]', ORG_HELP)
     .option('--limit <number>', 'how much of it (default: 50)')
-    .action(async (text: string | undefined, options) => {
-      const { showAudit } = await import('../commands/organizations.ts');
-      await finish(showAudit(context(), text, options));
-    });
+    .action(lazy(async () => (await import('../commands/organizations.ts')).showAudit));
 }
 
-export function projectCommands({ program, context, finish }: Registration): void {
+export function projectCommands({ program, context, finish, lazy }: Registration): void {
   const project = program
     .command('project')
     .summary('projects, and which of them is in use')
@@ -128,28 +92,19 @@ export function projectCommands({ program, context, finish }: Registration): voi
     .command('ls', { isDefault: true })
     .description('List projects.')
     .option(ORG, 'of this organization only, by name or id')
-    .action(async (options) => {
-      const { listProjects } = await import('../commands/projects.ts');
-      await finish(listProjects(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/projects.ts')).listProjects));
   project
     .command('create')
     .description('Make a project, and print its id.')
     .argument('<name>', 'unique in the organization')
     .option(ORG, ORG_HELP)
-    .action(async (name: string, options) => {
-      const { addProject } = await import('../commands/projects.ts');
-      await finish(addProject(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/projects.ts')).addProject));
   project
     .command('rm')
     .description('Delete projects with all sandboxes in them.')
     .argument('<project...>')
     .option(ORG, 'look in this organization only')
-    .action(async (projects: string[], options) => {
-      const { removeProjects } = await import('../commands/projects.ts');
-      await finish(removeProjects(context(), projects, options));
-    });
+    .action(lazy(async () => (await import('../commands/projects.ts')).removeProjects));
   project
     .command('use')
     .description(
@@ -178,31 +133,22 @@ export function projectCommands({ program, context, finish }: Registration): voi
     .option('--project <project>', inProject)
     .option(ORG, 'look in this organization only')
     .option('--revoked', 'revoked ones too')
-    .action(async (options) => {
-      const { listKeys } = await import('../commands/keys.ts');
-      await finish(listKeys(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/keys.ts')).listKeys));
   key
     .command('create')
     .description('Make a key, and print it: it cannot be shown again.')
     .argument('[name]', 'default: default, which replaces the key of that name')
     .option('--project <project>', inProject)
     .option(ORG, 'look in this organization only')
-    .action(async (name: string | undefined, options) => {
-      const { mintKey } = await import('../commands/keys.ts');
-      await finish(mintKey(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/keys.ts')).mintKey));
   key
     .command('rm')
     .description('Revoke keys: they open nothing a second later.')
     .argument('<id...>', 'ids, as rlp key ls shows them')
-    .action(async (ids: string[]) => {
-      const { revokeKeys } = await import('../commands/keys.ts');
-      await finish(revokeKeys(context(), ids));
-    });
+    .action(lazy(async () => (await import('../commands/keys.ts')).revokeKeys));
 }
 
-export function invitationCommands({ program, context, finish }: Registration): void {
+export function invitationCommands({ program, lazy }: Registration): void {
   const invite = program
     .command('invite')
     .summary('invitations to organizations')
@@ -211,10 +157,7 @@ export function invitationCommands({ program, context, finish }: Registration): 
     .command('ls', { isDefault: true })
     .description('List the invitations for you, or those that an organization has made.')
     .option(ORG, 'an organization of yours, by name or id')
-    .action(async (options) => {
-      const { listInvitations } = await import('../commands/invitations.ts');
-      await finish(listInvitations(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/invitations.ts')).listInvitations));
   invite
     .command('create')
     .description('Invite a person to an organization. The service sends no mail.')
@@ -223,25 +166,16 @@ export function invitationCommands({ program, context, finish }: Registration): 
     .addOption(
       new Option('--role <role>', 'what they will be (default: member)').choices(['owner', 'member']),
     )
-    .action(async (email: string, options) => {
-      const { createInvitation } = await import('../commands/invitations.ts');
-      await finish(createInvitation(context(), email, options));
-    });
+    .action(lazy(async () => (await import('../commands/invitations.ts')).createInvitation));
   invite
     .command('accept')
     .description('Accept an invitation, and print the id of the organization.')
     .argument('<id>', 'as rlp invite ls shows it')
-    .action(async (id: string) => {
-      const { accept } = await import('../commands/invitations.ts');
-      await finish(accept(context(), id));
-    });
+    .action(lazy(async () => (await import('../commands/invitations.ts')).accept));
   invite
     .command('rm')
     .description('Take invitations of an organization back.')
     .argument('<id...>', 'as rlp invite ls --org shows them')
     .option(ORG, ORG_HELP)
-    .action(async (ids: string[], options) => {
-      const { removeInvitations } = await import('../commands/invitations.ts');
-      await finish(removeInvitations(context(), ids, options));
-    });
+    .action(lazy(async () => (await import('../commands/invitations.ts')).removeInvitations));
 }

@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander';
 import { collect, type Registration } from './registration.ts';
 
-export function commandCommands({ program, context, afterDashes, finish }: Registration): void {
+export function commandCommands({ program, context, afterDashes, finish, lazy }: Registration): void {
   withCommandOptions(
     withCreateOptions(
       program
@@ -46,10 +46,7 @@ export function commandCommands({ program, context, afterDashes, finish }: Regis
         'environment of the command; NAME alone takes the value from the present environment',
         collect,
       ),
-  ).action(async (vm: string, argv: string[], options) => {
-    const { exec } = await import('../commands/exec.ts');
-    await finish(exec(context(), vm, argv, options));
-  });
+  ).action(lazy(async () => (await import('../commands/exec.ts')).exec));
 
   program
     .command('shell')
@@ -60,10 +57,7 @@ export function commandCommands({ program, context, afterDashes, finish }: Regis
     )
     .argument('<vm>')
     .option('--name <name>', 'name of the terminal', 'rlp')
-    .action(async (vm: string, options) => {
-      const { shell } = await import('../commands/shell.ts');
-      await finish(shell(context(), vm, options));
-    });
+    .action(lazy(async () => (await import('../commands/shell.ts')).shell));
 }
 
 function withCommandOptions(command: Command): Command {

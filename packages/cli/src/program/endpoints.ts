@@ -1,7 +1,7 @@
 /** `rlp expose`, `rlp unexpose` and `rlp preview`. */
 import type { Registration } from './registration.ts';
 
-export function endpointCommands({ program, context, finish }: Registration): void {
+export function endpointCommands({ program, context, finish, lazy }: Registration): void {
   program
     .command('expose')
     .summary('give a port of a sandbox a URL')
@@ -22,10 +22,7 @@ export function endpointCommands({ program, context, finish }: Registration): vo
     .description('Remove the URL of a port. Its tokens are no longer valid.')
     .argument('<vm>')
     .argument('<port>')
-    .action(async (vm: string, port: string) => {
-      const { unexpose } = await import('../commands/endpoints.ts');
-      await finish(unexpose(context(), vm, port));
-    });
+    .action(lazy(async () => (await import('../commands/endpoints.ts')).unexpose));
 
   program
     .command('preview')
@@ -39,8 +36,5 @@ export function endpointCommands({ program, context, finish }: Registration): vo
     .option('--expires <duration>', 'the token expires after this time: 30, 90s, 5m or 2h (default: never)')
     .option('--no-open', 'print the URL only')
     .option('--token', 'print only the token, for the header x-service-preview-token')
-    .action(async (vm: string, port: string, options) => {
-      const { preview } = await import('../commands/endpoints.ts');
-      await finish(preview(context(), vm, port, options));
-    });
+    .action(lazy(async () => (await import('../commands/endpoints.ts')).preview));
 }

@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander';
 import { collect, type Registration } from './registration.ts';
 
-export function functionCommands({ program, context, afterDashes, finish }: Registration): void {
+export function functionCommands({ program, context, afterDashes, finish, lazy }: Registration): void {
   const fn = program
     .command('fn')
     .summary('HTTP handlers that scale to zero')
@@ -11,10 +11,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
   fn.command('ls', { isDefault: true })
     .description('List functions, newest first.')
     .option('-q, --quiet', 'names only')
-    .action(async (options) => {
-      const { listFunctions } = await import('../commands/fn.ts');
-      await finish(listFunctions(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/fn.ts')).listFunctions));
   fn.command('deploy')
     .description(
       'Deploy a function, or its next version, and wait until it can serve. It is built from the Dockerfile of FOLDER, or made ' +
@@ -54,10 +51,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
   fn.command('show')
     .description('Show a function, its current version, and the newest versions.')
     .argument('<name>')
-    .action(async (name: string) => {
-      const { showFunction } = await import('../commands/fn.ts');
-      await finish(showFunction(context(), name));
-    });
+    .action(lazy(async () => (await import('../commands/fn.ts')).showFunction));
   fn.command('config')
     .description('Change bounds of the current version, from the next invocation on.')
     .argument('<name>')
@@ -65,19 +59,13 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
     .option('--scaledown <duration>', 'how long an idle instance is kept')
     .option('--concurrency <number>', 'most requests at a time of one instance')
     .option('--max-instances <number>', 'most instances at a time, or none')
-    .action(async (name: string, options) => {
-      const { configureFunction } = await import('../commands/fn.ts');
-      await finish(configureFunction(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn.ts')).configureFunction));
   fn.command('public')
     .description('Enable or disable the public endpoint of a function, which is called without an API key.')
     .argument('<name>')
     .argument('<state>', 'on or off')
     .option('--token', 'callers need a token, which is shown once')
-    .action(async (name: string, state: string, options) => {
-      const { publishFunction } = await import('../commands/fn.ts');
-      await finish(publishFunction(context(), name, state, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn.ts')).publishFunction));
   fn.command('logs')
     .description(
       'Print what the handlers of a function have printed; each line names the version and the instance.',
@@ -85,10 +73,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
     .argument('<name>')
     .option('-f, --follow', 'until Ctrl-C, with instances that start meanwhile')
     .option('--fn-version <number>', 'only instances of this version')
-    .action(async (name: string, options) => {
-      const { functionLogs } = await import('../commands/fn-numbers.ts');
-      await finish(functionLogs(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-numbers.ts')).functionLogs));
   fn.command('calls')
     .description('List the invocations of a function, newest first.')
     .argument('<name>')
@@ -113,10 +98,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
     )
     .option('--fn-version <number>', 'only those that this version served')
     .option('-n, --limit <number>', 'how many (default: 20)')
-    .action(async (name: string, options) => {
-      const { listCalls } = await import('../commands/fn-numbers.ts');
-      await finish(listCalls(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-numbers.ts')).listCalls));
   fn.command('stats')
     .description(
       'Show calls, durations and cost of all functions; or of one, with its calls by hour or day (UTC).',
@@ -124,10 +106,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
     .argument('[name]')
     .option('--since <duration>', 'how far back (default: 24h)')
     .option('--by <interval>', 'of one function: hour or day (default: hour)')
-    .action(async (name: string | undefined, options) => {
-      const { functionStats } = await import('../commands/fn-numbers.ts');
-      await finish(functionStats(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-numbers.ts')).functionStats));
   withBody(
     fn
       .command('invoke')
@@ -136,10 +115,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
       .argument('[body]', 'the body of the request; - is stdin (default: empty)'),
   )
     .option('-i, --include', 'print the headers of the answer first')
-    .action(async (name: string, body: string | undefined, options) => {
-      const { invoke } = await import('../commands/fn-invoke.ts');
-      await finish(invoke(context(), name, body, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-invoke.ts')).invoke));
   withBody(
     fn
       .command('spawn')
@@ -148,10 +124,7 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
       .argument('[body]', 'the body of the request; - is stdin (default: empty)'),
   )
     .option('--wait', 'wait for the result and print it, as get --wait does')
-    .action(async (name: string, body: string | undefined, options) => {
-      const { spawnCall } = await import('../commands/fn-calls.ts');
-      await finish(spawnCall(context(), name, body, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-calls.ts')).spawnCall));
   fn.command('map')
     .description(
       'Call a function once for each element of a JSON array, and print the ids of the invocations.',
@@ -159,26 +132,17 @@ export function functionCommands({ program, context, afterDashes, finish }: Regi
     .argument('<name>')
     .argument('<file>', 'with the array, of at most 1,000 elements; - is stdin')
     .option('--wait', 'wait for the results and print each as a line of JSON')
-    .action(async (name: string, file: string, options) => {
-      const { mapCalls } = await import('../commands/fn-calls.ts');
-      await finish(mapCalls(context(), name, file, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-calls.ts')).mapCalls));
   fn.command('get')
     .description('Show how an invocation stands, and print its result.')
     .argument('<id>', 'of the invocation')
     .option('--wait', 'wait until it has ended')
-    .action(async (id: string, options) => {
-      const { getCall } = await import('../commands/fn-calls.ts');
-      await finish(getCall(context(), id, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-calls.ts')).getCall));
   fn.command('rm')
     .description('Delete functions, with their versions and schedules.')
     .argument('<name...>')
-    .action(async (names: string[]) => {
-      const { removeFunctions } = await import('../commands/fn.ts');
-      await finish(removeFunctions(context(), names));
-    });
-  scheduleCommands(fn, { context, finish });
+    .action(lazy(async () => (await import('../commands/fn.ts')).removeFunctions));
+  scheduleCommands(fn, lazy);
 }
 
 function withBody(command: Command): Command {
@@ -187,16 +151,13 @@ function withBody(command: Command): Command {
     .option('-H, --header <header>', "as in 'Accept: text/plain' (repeatable)", collect);
 }
 
-function scheduleCommands(fn: Command, { context, finish }: Pick<Registration, 'context' | 'finish'>): void {
+function scheduleCommands(fn: Command, lazy: Registration['lazy']): void {
   const schedule = fn.command('schedule').description('Schedules: calls at the times of a cron expression.');
   schedule
     .command('ls')
     .description('List the schedules of a function, newest first.')
     .argument('<name>')
-    .action(async (name: string) => {
-      const { listSchedules } = await import('../commands/fn-schedules.ts');
-      await finish(listSchedules(context(), name));
-    });
+    .action(lazy(async () => (await import('../commands/fn-schedules.ts')).listSchedules));
   schedule
     .command('add')
     .description('Call a function at the times of a cron expression, and print the id of the schedule.')
@@ -204,10 +165,7 @@ function scheduleCommands(fn: Command, { context, finish }: Pick<Registration, '
     .argument('<cron>', "minute, hour, day of month, month, day of week in UTC, as in '*/5 * * * *'")
     .argument('[payload]', 'JSON, the body of each call (default: null)')
     .option('--disabled', 'do not fire yet')
-    .action(async (name: string, cron: string, payload: string | undefined, options) => {
-      const { addSchedule } = await import('../commands/fn-schedules.ts');
-      await finish(addSchedule(context(), name, cron, payload, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-schedules.ts')).addSchedule));
   schedule
     .command('set')
     .description('Change a schedule in place: its times, its payload, or whether it fires.')
@@ -217,17 +175,11 @@ function scheduleCommands(fn: Command, { context, finish }: Pick<Registration, '
     .option('--payload <json>', 'the body of each call')
     .addOption(new Option('--enable', 'let it fire again, from its next time on').conflicts('disable'))
     .option('--disable', 'do not fire until it is enabled again')
-    .action(async (name: string, id: string, options) => {
-      const { changeSchedule } = await import('../commands/fn-schedules.ts');
-      await finish(changeSchedule(context(), name, id, options));
-    });
+    .action(lazy(async () => (await import('../commands/fn-schedules.ts')).changeSchedule));
   schedule
     .command('rm')
     .description('Delete schedules of a function.')
     .argument('<name>')
     .argument('<id...>')
-    .action(async (name: string, ids: string[]) => {
-      const { removeSchedules } = await import('../commands/fn-schedules.ts');
-      await finish(removeSchedules(context(), name, ids));
-    });
+    .action(lazy(async () => (await import('../commands/fn-schedules.ts')).removeSchedules));
 }

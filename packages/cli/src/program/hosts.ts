@@ -1,7 +1,7 @@
 /** What the operator of a service does on its machine. */
 import type { Registration } from './registration.ts';
 
-export function hostCommands({ program, context, finish }: Registration): void {
+export function hostCommands({ program, lazy }: Registration): void {
   program
     .command('doctor')
     .description('Check what this machine can do as a host of sandboxes, and what is missing.')
@@ -11,10 +11,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
       '--verify-disks',
       'read the disks of sandboxes and snapshots, and compare them with their digests',
     )
-    .action(async (options: { trial: boolean; probe?: boolean; verifyDisks?: boolean }) => {
-      const { doctor } = await import('../commands/doctor.ts');
-      await finish(doctor(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/doctor.ts')).doctor));
 
   program
     .command('preview-ca')
@@ -24,10 +21,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
         'machine of the service, as its user.',
     )
     .option('-o, --output <file>', 'write it to this file')
-    .action(async (options: { output?: string }) => {
-      const { previewCa } = await import('../commands/preview-ca.ts');
-      await finish(previewCa(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/preview-ca.ts')).previewCa));
 
   const host = program
     .command('host')
@@ -40,10 +34,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
   host
     .command('ls', { isDefault: true })
     .description('List hosts, with the capacity that is allocated to sandboxes.')
-    .action(async () => {
-      const { listHosts } = await import('../commands/hosts.ts');
-      await finish(listHosts(context()));
-    });
+    .action(lazy(async () => (await import('../commands/hosts.ts')).listHosts));
   host
     .command('drain')
     .summary('take sandboxes off a host, and give it none')
@@ -55,28 +46,19 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .option('--force', 'delete those that are not persistent')
     .option('--wait', 'return when nothing runs there any more')
     .option('--wait-timeout <duration>', 'how long to wait for that (default: 30m)')
-    .action(async (id: string, options) => {
-      const { drain } = await import('../commands/hosts.ts');
-      await finish(drain(context(), id, options));
-    });
+    .action(lazy(async () => (await import('../commands/hosts.ts')).drain));
   host
     .command('undrain')
     .description('Give a host sandboxes again.')
     .argument('<host>')
-    .action(async (id: string) => {
-      const { undrain } = await import('../commands/hosts.ts');
-      await finish(undrain(context(), id));
-    });
+    .action(lazy(async () => (await import('../commands/hosts.ts')).undrain));
   host
     .command('evict')
     .description('Take spot sandboxes off: persistent ones are paused, others deleted.')
     .argument('[vm]', 'of another project: its id')
     .option('--all', 'every spot sandbox')
     .option('--host <host>', 'with --all: on this host only')
-    .action(async (vm: string | undefined, options) => {
-      const { evict } = await import('../commands/hosts.ts');
-      await finish(evict(context(), vm, options));
-    });
+    .action(lazy(async () => (await import('../commands/hosts.ts')).evict));
 
   host
     .command('permit-join')
@@ -86,10 +68,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
         '(RELEAP_JOIN_TOKEN of its runner, for an hour). Its sandboxes continue.',
     )
     .argument('<host>')
-    .action(async (id: string) => {
-      const { permitJoin } = await import('../commands/hosts.ts');
-      await finish(permitJoin(context(), id));
-    });
+    .action(lazy(async () => (await import('../commands/hosts.ts')).permitJoin));
 
   host
     .command('forget')
@@ -100,10 +79,7 @@ export function hostCommands({ program, context, finish }: Registration): void {
     )
     .argument('<host>')
     .option('--yes', 'without it, only show what would be lost')
-    .action(async (id: string, options: { yes?: boolean }) => {
-      const { forget } = await import('../commands/hosts.ts');
-      await finish(forget(context(), id, options));
-    });
+    .action(lazy(async () => (await import('../commands/hosts.ts')).forget));
 
   const admin = program
     .command('admin')
@@ -117,8 +93,5 @@ export function hostCommands({ program, context, finish }: Registration): void {
     .option('--note <text>', 'for the ledger, where the members read it')
     .option('--once <key>', 'called again with the same key within a day, it gives nothing twice')
     .option('--adjustment', 'enter it as an adjustment, which may be below 0 (after --, as in -- ORG -5)')
-    .action(async (org: string, amount: string, options) => {
-      const { grant } = await import('../commands/credits.ts');
-      await finish(grant(context(), org, amount, options));
-    });
+    .action(lazy(async () => (await import('../commands/credits.ts')).grant));
 }

@@ -1,7 +1,7 @@
 /** `rlp image`. */
 import type { Registration } from './registration.ts';
 
-export function imageCommands({ program, context, finish }: Registration): void {
+export function imageCommands({ program, lazy }: Registration): void {
   const image = program
     .command('image')
     .alias('images')
@@ -11,10 +11,7 @@ export function imageCommands({ program, context, finish }: Registration): void 
     .command('ls', { isDefault: true })
     .description('List images, newest first.')
     .option('-q, --quiet', 'names only')
-    .action(async (options) => {
-      const { listImages } = await import('../commands/images.ts');
-      await finish(listImages(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/images.ts')).listImages));
   image
     .command('build')
     .description(
@@ -29,10 +26,7 @@ export function imageCommands({ program, context, finish }: Registration): void 
     .option('--region <region>', 'where it is to be at home')
     .option('-q, --quiet', 'do not print the log')
     .option('--no-wait', 'print the id as soon as the folder was sent')
-    .action(async (folder: string, options) => {
-      const { buildImage } = await import('../commands/image-build.ts');
-      await finish(buildImage(context(), folder, options));
-    });
+    .action(lazy(async () => (await import('../commands/image-build.ts')).buildImage));
   image
     .command('create')
     .description('Make an image of a registry reference, or replace the one of that name.')
@@ -42,28 +36,19 @@ export function imageCommands({ program, context, finish }: Registration): void 
     .option('--region <region>', 'where it is to be at home')
     .option('--no-wait', 'print the id at once')
     .option('--wait-timeout <duration>', 'how long to wait until it is built (default: 30m)')
-    .action(async (name: string, reference: string, options) => {
-      const { createImage } = await import('../commands/images.ts');
-      await finish(createImage(context(), name, reference, options));
-    });
+    .action(lazy(async () => (await import('../commands/images.ts')).createImage));
   image
     .command('logs')
     .description("Print the log of an image's newest build.")
     .argument('<image>')
     .option('-f, --follow', 'until the build ends')
-    .action(async (name: string, options) => {
-      const { imageLogs } = await import('../commands/images.ts');
-      await finish(imageLogs(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/images.ts')).imageLogs));
   image
     .command('rm')
     .description('Delete images and cancel their builds. Sandboxes that were created from them continue.')
     .argument('<image...>')
     .option('-f, --force', 'those that do not exist are no error')
-    .action(async (names: string[], options) => {
-      const { removeImages } = await import('../commands/images.ts');
-      await finish(removeImages(context(), names, options));
-    });
+    .action(lazy(async () => (await import('../commands/images.ts')).removeImages));
   image
     .command('prune')
     .description(
@@ -72,8 +57,5 @@ export function imageCommands({ program, context, finish }: Registration): void 
     .option('--unused', 'also those that no sandbox of the project was created from')
     .option('--dry-run', 'show what would be deleted')
     .option('-y, --yes', 'do not ask')
-    .action(async (options) => {
-      const { pruneImages } = await import('../commands/image-prune.ts');
-      await finish(pruneImages(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/image-prune.ts')).pruneImages));
 }

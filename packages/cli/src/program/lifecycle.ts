@@ -1,7 +1,7 @@
 /** `rlp stop|start|pause|resume|fork`: what persistent sandboxes can do. */
 import type { Registration } from './registration.ts';
 
-export function lifecycleCommands({ program, context, finish }: Registration): void {
+export function lifecycleCommands({ program, context, finish, lazy }: Registration): void {
   const commands = [
     ['stop', 'Stop persistent sandboxes: processes end, the disk stays.'],
     ['start', 'Start stopped sandboxes from their disks. A paused one loses its memory.'],
@@ -31,8 +31,5 @@ export function lifecycleCommands({ program, context, finish }: Registration): v
     .option('--name <name>', "name of the copy (default: the source's, with -fork)")
     .option('--no-wait', 'print the id at once')
     .option('--wait-timeout <duration>', 'how long to wait until it is there (default: 5m)')
-    .action(async (vm: string, options) => {
-      const { fork } = await import('../commands/fork.ts');
-      await finish(fork(context(), vm, options));
-    });
+    .action(lazy(async () => (await import('../commands/fork.ts')).fork));
 }

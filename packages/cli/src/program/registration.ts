@@ -10,6 +10,10 @@ export interface Registration {
   afterDashes: readonly string[];
   /** Hands the exit code of a command on. */
   finish: (running: Promise<number>) => Promise<void>;
+  /** An action that passes on what commander gives. What it does is loaded only then: it would slow all others. */
+  lazy: <A extends unknown[]>(
+    load: () => Promise<(context: Context, ...args: A) => Promise<number>>,
+  ) => (...args: A) => Promise<void>;
 }
 
 /** An option that may be given several times. */

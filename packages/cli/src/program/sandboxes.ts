@@ -1,16 +1,13 @@
 /** The commands that list, read and delete sandboxes, and `rlp doctor`. */
 import type { Registration } from './registration.ts';
 
-export function sandboxCommands({ program, context, finish }: Registration): void {
+export function sandboxCommands({ program, lazy }: Registration): void {
   program
     .command('ps')
     .description('List sandboxes that are neither stopped nor failed, newest first.')
     .option('-a, --all', 'stopped and failed ones too')
     .option('-q, --quiet', 'ids only')
-    .action(async (options) => {
-      const { ps } = await import('../commands/ps.ts');
-      await finish(ps(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/ps.ts')).ps));
 
   program
     .command('logs')
@@ -19,10 +16,7 @@ export function sandboxCommands({ program, context, finish }: Registration): voi
     .option('-f, --follow', 'follow the output until the sandbox ends')
     .option('--entrypoint', "the image's entrypoint (default)")
     .option('--console', "the console: the guest's kernel and agent")
-    .action(async (vm: string, options) => {
-      const { logs } = await import('../commands/logs.ts');
-      await finish(logs(context(), vm, options));
-    });
+    .action(lazy(async () => (await import('../commands/logs.ts')).logs));
 
   program
     .command('usage')
@@ -33,49 +27,34 @@ export function sandboxCommands({ program, context, finish }: Registration): voi
     .option('--since <duration>', 'how far back (default: 24h)')
     .option('--by <interval>', 'minute, hour or day (default: minute for a sandbox, hour for the project)')
     .option('--live', 'what the sandbox uses now, from its host')
-    .action(async (vm: string | undefined, options) => {
-      const { usage } = await import('../commands/usage.ts');
-      await finish(usage(context(), vm, options));
-    });
+    .action(lazy(async () => (await import('../commands/usage.ts')).usage));
 
   const net = program.command('net').description("A sandbox's network.");
   net
     .command('denied')
     .description('List what a sandbox was not allowed to send since it runs, newest first.')
     .argument('<vm>')
-    .action(async (vm: string) => {
-      const { denied } = await import('../commands/net.ts');
-      await finish(denied(context(), vm));
-    });
+    .action(lazy(async () => (await import('../commands/net.ts')).denied));
 
   program
     .command('cp')
     .description('Copy a file or a folder between here and a sandbox. - is stdin or stdout.')
     .argument('<source>', 'PATH or VM:PATH')
     .argument('<target>', 'VM:PATH or PATH')
-    .action(async (source: string, target: string) => {
-      const { cp } = await import('../commands/cp.ts');
-      await finish(cp(context(), source, target));
-    });
+    .action(lazy(async () => (await import('../commands/cp.ts')).cp));
 
   program
     .command('ls')
     .description('List files of a sandbox.')
     .argument('<path>', 'VM:PATH')
     .option('-l, --long', 'with mode, owner, size and time')
-    .action(async (path: string, options) => {
-      const { ls } = await import('../commands/ls.ts');
-      await finish(ls(context(), path, options));
-    });
+    .action(lazy(async () => (await import('../commands/ls.ts')).ls));
 
   program
     .command('edit')
     .description('Open a file of a sandbox in the editor of this machine ($VISUAL or $EDITOR).')
     .argument('<path>', 'VM:PATH')
-    .action(async (path: string) => {
-      const { edit } = await import('../commands/edit.ts');
-      await finish(edit(context(), path));
-    });
+    .action(lazy(async () => (await import('../commands/edit.ts')).edit));
 
   program
     .command('rm')
@@ -83,8 +62,5 @@ export function sandboxCommands({ program, context, finish }: Registration): voi
     .argument('<vm...>')
     .option('-f, --force', 'those that do not exist are no error')
     .option('--wait', 'return when they are gone')
-    .action(async (vms: string[], options) => {
-      const { rm } = await import('../commands/rm.ts');
-      await finish(rm(context(), vms, options));
-    });
+    .action(lazy(async () => (await import('../commands/rm.ts')).rm));
 }

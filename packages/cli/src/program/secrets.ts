@@ -2,7 +2,7 @@
 import { Option } from 'commander';
 import { collect, type Registration } from './registration.ts';
 
-export function secretCommands({ program, context, finish }: Registration): void {
+export function secretCommands({ program, lazy }: Registration): void {
   const secret = program
     .command('secret')
     .summary('values that sandboxes use without seeing them')
@@ -23,25 +23,16 @@ export function secretCommands({ program, context, finish }: Registration): void
     )
     .option('--allow-http', 'also send the value over plain HTTP, where everyone on the way can read it')
     .option('--description <text>', 'what it is for')
-    .action(async (name: string, options) => {
-      const { setSecret } = await import('../commands/secrets.ts');
-      await finish(setSecret(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/secrets.ts')).setSecret));
   secret
     .command('ls', { isDefault: true })
     .description('List secrets, without their values, which cannot be read.')
-    .action(async () => {
-      const { listSecrets } = await import('../commands/secrets.ts');
-      await finish(listSecrets(context()));
-    });
+    .action(lazy(async () => (await import('../commands/secrets.ts')).listSecrets));
   secret
     .command('rm')
     .description('Delete secrets. Sandboxes that have them keep them until they end.')
     .argument('<name...>')
-    .action(async (names: string[]) => {
-      const { removeSecrets } = await import('../commands/secrets.ts');
-      await finish(removeSecrets(context(), names));
-    });
+    .action(lazy(async () => (await import('../commands/secrets.ts')).removeSecrets));
 
   const registry = program
     .command('registry')
@@ -64,23 +55,14 @@ export function secretCommands({ program, context, finish }: Registration): void
       ]),
     )
     .option('--description <text>', 'what it is for')
-    .action(async (host: string, options) => {
-      const { setRegistry } = await import('../commands/secrets.ts');
-      await finish(setRegistry(context(), host, options));
-    });
+    .action(lazy(async () => (await import('../commands/secrets.ts')).setRegistry));
   registry
     .command('ls', { isDefault: true })
     .description('List registries with credentials, without the passwords.')
-    .action(async () => {
-      const { listRegistries } = await import('../commands/secrets.ts');
-      await finish(listRegistries(context()));
-    });
+    .action(lazy(async () => (await import('../commands/secrets.ts')).listRegistries));
   registry
     .command('rm')
     .description('Delete the credentials for registries.')
     .argument('<host...>')
-    .action(async (hosts: string[]) => {
-      const { removeRegistries } = await import('../commands/secrets.ts');
-      await finish(removeRegistries(context(), hosts));
-    });
+    .action(lazy(async () => (await import('../commands/secrets.ts')).removeRegistries));
 }

@@ -2,7 +2,7 @@
 import { Option } from 'commander';
 import type { Registration } from './registration.ts';
 
-export function snapshotCommands({ program, context, finish }: Registration): void {
+export function snapshotCommands({ program, lazy }: Registration): void {
   const snapshot = program
     .command('snapshot')
     .summary('capture running sandboxes, for others to begin from')
@@ -22,25 +22,16 @@ export function snapshotCommands({ program, context, finish }: Registration): vo
     )
     .option('--no-wait', 'print the id at once')
     .option('--wait-timeout <duration>', 'how long to wait until it is ready (default: 15m)')
-    .action(async (vm: string, name: string, options) => {
-      const { createSnapshot } = await import('../commands/snapshots.ts');
-      await finish(createSnapshot(context(), vm, name, options));
-    });
+    .action(lazy(async () => (await import('../commands/snapshots.ts')).createSnapshot));
   snapshot
     .command('ls', { isDefault: true })
     .description('List snapshots, newest first.')
     .option('-q, --quiet', 'ids only')
-    .action(async (options) => {
-      const { listSnapshots } = await import('../commands/snapshots.ts');
-      await finish(listSnapshots(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/snapshots.ts')).listSnapshots));
   snapshot
     .command('rm')
     .description('Delete snapshots. One that others descend from cannot be deleted before them.')
     .argument('<snapshot...>', 'names or ids')
     .option('-f, --force', 'those that do not exist are no error')
-    .action(async (names: string[], options) => {
-      const { removeSnapshots } = await import('../commands/snapshots.ts');
-      await finish(removeSnapshots(context(), names, options));
-    });
+    .action(lazy(async () => (await import('../commands/snapshots.ts')).removeSnapshots));
 }

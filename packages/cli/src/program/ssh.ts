@@ -1,7 +1,7 @@
 /** `rlp ssh`, `forward` and `ssh-config`. */
 import { collect, type Registration } from './registration.ts';
 
-export function sshCommands({ program, context, finish }: Registration): void {
+export function sshCommands({ program, lazy }: Registration): void {
   program
     .command('ssh')
     .summary('open a shell in a sandbox with ssh')
@@ -18,20 +18,14 @@ export function sshCommands({ program, context, finish }: Registration): void {
     )
     .option('-t, --tty', 'a terminal for the command')
     .option('-N, --no-command', 'run nothing: for forwards alone')
-    .action(async (vm: string, command: string[], options) => {
-      const { ssh } = await import('../commands/ssh.ts');
-      await finish(ssh(context(), vm, command, options));
-    });
+    .action(lazy(async () => (await import('../commands/ssh.ts')).ssh));
 
   program
     .command('forward')
     .description('Forward ports of this machine to a sandbox, until Ctrl-C.')
     .argument('<vm>')
     .argument('<forward...>', 'PORT, LOCAL:PORT, or LOCAL:HOST:PORT with a host as the sandbox sees it')
-    .action(async (vm: string, forwards: string[]) => {
-      const { forward } = await import('../commands/ssh.ts');
-      await finish(forward(context(), vm, forwards));
-    });
+    .action(lazy(async () => (await import('../commands/ssh.ts')).forward));
 
   program
     .command('ssh-config')
@@ -42,10 +36,7 @@ export function sshCommands({ program, context, finish }: Registration): void {
     )
     .argument('[vm...]')
     .option('-w, --write', 'write them')
-    .action(async (vms: string[], options) => {
-      const { sshConfig } = await import('../commands/ssh-config.ts');
-      await finish(sshConfig(context(), vms, options));
-    });
+    .action(lazy(async () => (await import('../commands/ssh-config.ts')).sshConfig));
 
   program
     .command('ssh-proxy', { hidden: true })
@@ -53,8 +44,5 @@ export function sshCommands({ program, context, finish }: Registration): void {
       'Connect standard input and output to the SSH gateway of a sandbox: the ProxyCommand of ssh.',
     )
     .argument('<vm>')
-    .action(async (vm: string) => {
-      const { sshProxy } = await import('../commands/ssh-proxy.ts');
-      await finish(sshProxy(context(), vm));
-    });
+    .action(lazy(async () => (await import('../commands/ssh-proxy.ts')).sshProxy));
 }

@@ -2,7 +2,7 @@
 import { Option } from 'commander';
 import type { Registration } from './registration.ts';
 
-export function storeCommands({ program, context, finish }: Registration): void {
+export function storeCommands({ program, lazy }: Registration): void {
   const store = program
     .command('store')
     .summary('buckets of S3-compatible services, to mount')
@@ -32,26 +32,17 @@ export function storeCommands({ program, context, finish }: Registration): void 
       ]),
     )
     .option('--dir-cache <duration>', 'how long mounts keep the list of a folder, as in 30s')
-    .action(async (name: string, options) => {
-      const { addStore } = await import('../commands/stores.ts');
-      await finish(addStore(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/stores.ts')).addStore));
   store
     .command('ls', { isDefault: true })
     .description('List object stores, newest first.')
     .option('-a, --all', 'deleted ones too')
-    .action(async (options) => {
-      const { listStores } = await import('../commands/stores.ts');
-      await finish(listStores(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/stores.ts')).listStores));
   store
     .command('rm')
     .description('Delete object stores. Their buckets and the secrets with their credentials stay.')
     .argument('<store...>', 'names or ids')
-    .action(async (names: string[]) => {
-      const { removeStores } = await import('../commands/stores.ts');
-      await finish(removeStores(context(), names));
-    });
+    .action(lazy(async () => (await import('../commands/stores.ts')).removeStores));
   store
     .command('mount')
     .description(
@@ -59,25 +50,16 @@ export function storeCommands({ program, context, finish }: Registration): void 
     )
     .argument('<vm>')
     .argument('<store:path[:ro|:rw]>', 'as in models:/mnt/models')
-    .action(async (vm: string, mount: string) => {
-      const { mountStore } = await import('../commands/stores.ts');
-      await finish(mountStore(context(), vm, mount));
-    });
+    .action(lazy(async () => (await import('../commands/stores.ts')).mountStore));
   store
     .command('mounts')
     .description('List the object stores that a sandbox has mounted, or mounts when it starts.')
     .argument('<vm>')
-    .action(async (vm: string) => {
-      const { listMounts } = await import('../commands/stores.ts');
-      await finish(listMounts(context(), vm));
-    });
+    .action(lazy(async () => (await import('../commands/stores.ts')).listMounts));
   store
     .command('unmount')
     .description('Unmount an object store in a sandbox that runs. What was written is uploaded before.')
     .argument('<vm>')
     .argument('<store>', 'name or id')
-    .action(async (vm: string, name: string) => {
-      const { unmountStore } = await import('../commands/stores.ts');
-      await finish(unmountStore(context(), vm, name));
-    });
+    .action(lazy(async () => (await import('../commands/stores.ts')).unmountStore));
 }

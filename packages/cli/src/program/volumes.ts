@@ -1,7 +1,7 @@
 /** `rlp volume`. */
 import type { Registration } from './registration.ts';
 
-export function volumeCommands({ program, context, finish }: Registration): void {
+export function volumeCommands({ program, lazy }: Registration): void {
   const volume = program
     .command('volume')
     .summary('folders that outlive sandboxes')
@@ -13,34 +13,22 @@ export function volumeCommands({ program, context, finish }: Registration): void
     .description('Create a volume. It takes no space until something is written to it.')
     .argument('<name>', 'unique in the project')
     .option('--size <size>', 'what fits in it: GiB, or with g or t (default: 100g)')
-    .action(async (name: string, options) => {
-      const { createVolume } = await import('../commands/volumes.ts');
-      await finish(createVolume(context(), name, options));
-    });
+    .action(lazy(async () => (await import('../commands/volumes.ts')).createVolume));
   volume
     .command('ls', { isDefault: true })
     .description('List volumes, newest first.')
     .option('-a, --all', 'deleted ones too')
-    .action(async (options) => {
-      const { listVolumes } = await import('../commands/volumes.ts');
-      await finish(listVolumes(context(), options));
-    });
+    .action(lazy(async () => (await import('../commands/volumes.ts')).listVolumes));
   volume
     .command('show')
     .description('Show a volume: its use, why changes are not committed, and the conflicts of its merges.')
     .argument('<volume>', 'name or id')
-    .action(async (name: string) => {
-      const { showVolume } = await import('../commands/volumes.ts');
-      await finish(showVolume(context(), name));
-    });
+    .action(lazy(async () => (await import('../commands/volumes.ts')).showVolume));
   volume
     .command('rm')
     .description('Delete volumes with everything in them. One that a sandbox has attached is not deleted.')
     .argument('<volume...>', 'names or ids')
-    .action(async (names: string[]) => {
-      const { removeVolumes } = await import('../commands/volumes.ts');
-      await finish(removeVolumes(context(), names));
-    });
+    .action(lazy(async () => (await import('../commands/volumes.ts')).removeVolumes));
   volume
     .command('cp')
     .description(
@@ -50,35 +38,23 @@ export function volumeCommands({ program, context, finish }: Registration): void
     .argument('<source>', 'PATH or VOLUME:PATH')
     .argument('<target>', 'VOLUME:PATH or PATH')
     .option('--image <image>', 'of that sandbox; folders need /bin/sh and tar in it', 'busybox')
-    .action(async (source: string, target: string, options) => {
-      const { copyVolume } = await import('../commands/volume-cp.ts');
-      await finish(copyVolume(context(), source, target, options));
-    });
+    .action(lazy(async () => (await import('../commands/volume-cp.ts')).copyVolume));
   volume
     .command('history')
     .description('List the commits of a volume that are kept, newest first.')
     .argument('<volume>', 'name or id')
-    .action(async (name: string) => {
-      const { volumeHistory } = await import('../commands/volume-history.ts');
-      await finish(volumeHistory(context(), name));
-    });
+    .action(lazy(async () => (await import('../commands/volume-history.ts')).volumeHistory));
   volume
     .command('restore')
     .description('Make the tree of an older commit the newest again. No sandbox may have the volume mounted.')
     .argument('<volume>', 'name or id')
     .argument('<commit>', 'id of a commit, or the beginning of one: see rlp volume history')
-    .action(async (name: string, commit: string) => {
-      const { restoreVolume } = await import('../commands/volume-history.ts');
-      await finish(restoreVolume(context(), name, commit));
-    });
+    .action(lazy(async () => (await import('../commands/volume-history.ts')).restoreVolume));
   volume
     .command('commit')
     .description(
       'Commit what sandboxes have written to a volume now. It happens by itself in the background.',
     )
     .argument('<volume>', 'name or id')
-    .action(async (name: string) => {
-      const { commitVolume } = await import('../commands/volume-history.ts');
-      await finish(commitVolume(context(), name));
-    });
+    .action(lazy(async () => (await import('../commands/volume-history.ts')).commitVolume));
 }
