@@ -2,10 +2,7 @@
 import { Type } from 'typebox';
 import { BOUNDS } from '../wire/limits.ts';
 
-/** Lower case, with hyphens. */
-export const Uuid = Type.String({
-  pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$',
-});
+export { Uuid } from '../wire/internal-fields.ts';
 export const text = (maxLength: number) => Type.String({ maxLength });
 /** A number that fits an integer column. */
 export const Count = Type.Integer({ minimum: 0, maximum: BOUNDS.int32 });

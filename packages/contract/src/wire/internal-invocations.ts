@@ -1,5 +1,6 @@
 /** Invocations that gateways serve and have served: `POST`, with the credential of the gateways. */
 import { Type, type Static } from 'typebox';
+import { Uuid } from './internal-fields.ts';
 
 export const INVOCATIONS_PATH = '/internal/functions/invocations';
 export const RUNNING_INVOCATIONS_PATH = '/internal/functions/invocations/running';
@@ -10,16 +11,19 @@ export const INVOCATIONS_BATCH_MAX = 500;
 /** Longest reason of a failure, in characters. */
 export const INVOCATION_ERROR_MAX_CHARS = 2_000;
 
-const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
 const Time = Type.String({ format: 'date-time' });
 
-export const ServedInvocation = Type.Object({
+const identity = {
   id: Uuid,
   queued_at: Time,
   function_id: Uuid,
   version_id: Uuid,
   version: Type.Integer({ minimum: 1 }),
   source: Type.Enum(['invoke', 'public']),
+};
+
+export const ServedInvocation = Type.Object({
+  ...identity,
   status: Type.Enum(['succeeded', 'failed', 'timeout', 'shed']),
   /** When the handler got it; null when it never did. */
   started_at: Type.Union([Time, Type.Null()]),
@@ -38,12 +42,7 @@ export type RecordInvocationsRequest = Static<typeof RecordInvocationsRequest>;
 
 /** An invocation whose handler has it. */
 export const RunningInvocation = Type.Object({
-  id: Uuid,
-  queued_at: Time,
-  function_id: Uuid,
-  version_id: Uuid,
-  version: Type.Integer({ minimum: 1 }),
-  source: Type.Enum(['invoke', 'public']),
+  ...identity,
   /** Of one that the control plane has sent; null for one of a client, which has no row yet. */
   attempt: Type.Union([Type.Integer({ minimum: 1 }), Type.Null()]),
   started_at: Time,

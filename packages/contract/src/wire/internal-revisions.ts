@@ -1,5 +1,6 @@
 /** How runners ask what has changed of their sandboxes: the values of secrets, the credentials of object stores. */
 import { Type } from 'typebox';
+import { Uuid } from './internal-fields.ts';
 
 export const Revision = Type.String({ minLength: 1, maxLength: 64 });
 
@@ -9,7 +10,7 @@ export const RUNNER_REVISIONS_MAX = 1_000;
 export const RunnerRevisions = Type.Object({
   sandboxes: Type.Array(
     Type.Object({
-      id: Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' }),
+      id: Uuid,
       /** What the runner has; absent for nothing. */
       revision: Type.Optional(Revision),
     }),

@@ -1,8 +1,8 @@
 /** HTTP operations of runners with which secrets are replaced at egress: values, and certificates for interception. */
 import { Type, type Static } from 'typebox';
+import { Uuid } from './internal-fields.ts';
 import { Revision } from './internal-revisions.ts';
 
-const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
 const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' });
 /** A certificate, or some, as PEM. */
 export const CertificatePem = Type.String({

@@ -1,10 +1,10 @@
 /** What runners are told of mounted object stores, and the HTTP operation with which they read the credentials. */
 import { Type, type Static } from 'typebox';
+import { Uuid } from './internal-fields.ts';
 import { Revision } from './internal-revisions.ts';
 import { LIMITS } from './limits.ts';
 import { OBJECT_STORE_PROVIDERS } from './object-store.ts';
 
-const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
 const GuestKey = Type.String({ minLength: 1, maxLength: 128 });
 
 /** A mount as the guest sees it: none of its keys is of use outside of the sandbox. */

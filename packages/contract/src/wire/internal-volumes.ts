@@ -3,10 +3,10 @@
  * `volume` of the runner protocol).
  */
 import { Type, type Static } from 'typebox';
+import { Uuid } from './internal-fields.ts';
 import { BlobDigest } from './internal.ts';
 import { BOUNDS, LIMITS } from './limits.ts';
 
-const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
 const Bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const Number32 = Type.Integer({ minimum: 0, maximum: BOUNDS.int32 });
 

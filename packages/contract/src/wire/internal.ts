@@ -2,14 +2,13 @@
  * HTTP operations of runners on the internal listener, each with its own credential (docs/security.md).
  */
 import { Type, type Static } from 'typebox';
+import { Uuid } from './internal-fields.ts';
 
 /** The path of the WebSocket that runners dial; see docs/runner-protocol.md. */
 export const RUNNER_LINK_PATH = '/internal/runners/link';
 
 /** `POST`, by a machine that becomes a runner, with the join token, its present credential or a permission to join. */
 export const RUNNER_JOIN_PATH = '/internal/runners/join';
-
-const Uuid = Type.String({ pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' });
 
 export const RunnerJoinRequest = Type.Object({
   runner_id: Uuid,
