@@ -6,6 +6,7 @@
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { addToMeters, FUNCTION_RATE } from '../../tenancy/billing/function-charges.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
+import { givenRows } from './given-rows.ts';
 
 export interface RunningInvocation {
   /** UUID. */
@@ -24,18 +25,18 @@ export interface RunningInvocation {
   cold: boolean;
 }
 
-const COLUMNS = [
-  ['id', 'uuid'],
-  ['queued_at', 'timestamptz'],
-  ['function_id', 'uuid'],
-  ['version_id', 'uuid'],
-  ['version', 'integer'],
-  ['source', 'text'],
-  ['attempt', 'integer'],
-  ['started_at', 'timestamptz'],
-  ['elapsed_ms', 'double precision'],
-  ['cold', 'boolean'],
-] as const;
+const GIVEN = givenRows<RunningInvocation>(3, [
+  ['id', 'uuid', (row) => row.id],
+  ['queued_at', 'timestamptz', (row) => row.queuedAt],
+  ['function_id', 'uuid', (row) => row.functionId],
+  ['version_id', 'uuid', (row) => row.versionId],
+  ['version', 'integer', (row) => row.version],
+  ['source', 'text', (row) => row.source],
+  ['attempt', 'integer', (row) => row.attempt],
+  ['started_at', 'timestamptz', (row) => row.startedAt],
+  ['elapsed_ms', 'double precision', (row) => row.elapsedMs],
+  ['cold', 'boolean', (row) => row.cold],
+]);
 
 /**
  * An attempt that does not own its invocation any more charges nothing. Nor does a report that is older than the last one, or than
@@ -45,7 +46,7 @@ const CHARGE = statement<{ id: string }>(
   'invocations-charge-running',
   `with given as (
   select t.*, f.project_id, round((t.elapsed_ms * 1000)::numeric)::bigint as micros, ${FUNCTION_RATE} as rate
-    from unnest(${COLUMNS.map(([, type], at) => `$${at + 3}::${type}[]`).join(', ')}) as t(${COLUMNS.map(([name]) => name).join(', ')})
+    from ${GIVEN.sql}
     join functions f on f.id = t.function_id
     join function_versions v on v.id = t.version_id and v.function_id = t.function_id
 ), known as (
@@ -103,21 +104,10 @@ export async function chargeRunning(
   rows: readonly RunningInvocation[],
 ): Promise<Set<string>> {
   if (rows.length === 0) return new Set();
-  // In one order, so that two servers with the same rows do not wait for each other in a circle.
-  const ordered = rows.toSorted((a, b) => (a.id < b.id ? -1 : 1));
   const charged = await queryAll(on, CHARGE, [
     String(prices.functionCpuSecond),
     String(prices.functionMemGibSecond),
-    ordered.map((row) => row.id),
-    ordered.map((row) => row.queuedAt),
-    ordered.map((row) => row.functionId),
-    ordered.map((row) => row.versionId),
-    ordered.map((row) => row.version),
-    ordered.map((row) => row.source),
-    ordered.map((row) => row.attempt),
-    ordered.map((row) => row.startedAt),
-    ordered.map((row) => row.elapsedMs),
-    ordered.map((row) => row.cold),
+    ...GIVEN.values(rows),
   ]);
   return new Set(charged.map(({ id }) => id));
 }

@@ -7,6 +7,7 @@ import type { INVOCATION_SOURCES } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { addToMeters, FUNCTION_RATE } from '../../tenancy/billing/function-charges.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
+import { givenRows } from './given-rows.ts';
 
 export type InvocationSource = (typeof INVOCATION_SOURCES)[number];
 export type InvocationOutcome = 'succeeded' | 'failed' | 'timeout' | 'shed';
@@ -40,22 +41,22 @@ const ERROR_MAX = 2_000;
 const RESULT_DEPTH_MAX = 1_000;
 const RESULT_MAX_BYTES = 256 * 1024;
 
-const COLUMNS = [
-  ['id', 'uuid'],
-  ['queued_at', 'timestamptz'],
-  ['function_id', 'uuid'],
-  ['version_id', 'uuid'],
-  ['version', 'integer'],
-  ['source', 'text'],
-  ['status', 'text'],
-  ['attempt', 'integer'],
-  ['started_at', 'timestamptz'],
-  ['finished_at', 'timestamptz'],
-  ['duration_ms', 'double precision'],
-  ['cold', 'boolean'],
-  ['error', 'text'],
-  ['result', 'text'],
-] as const;
+const GIVEN = givenRows<FinishedInvocation>(3, [
+  ['id', 'uuid', (row) => row.id],
+  ['queued_at', 'timestamptz', (row) => row.queuedAt],
+  ['function_id', 'uuid', (row) => row.functionId],
+  ['version_id', 'uuid', (row) => row.versionId],
+  ['version', 'integer', (row) => row.version],
+  ['source', 'text', (row) => row.source],
+  ['status', 'text', (row) => row.status],
+  ['attempt', 'integer', (row) => row.attempt],
+  ['started_at', 'timestamptz', (row) => row.startedAt],
+  ['finished_at', 'timestamptz', (row) => row.finishedAt],
+  ['duration_ms', 'double precision', (row) => row.durationMs],
+  ['cold', 'boolean', (row) => row.cold],
+  ['error', 'text', (row) => (row.error === null ? null : storableText(row.error))],
+  ['result', 'text', (row) => row.result],
+]);
 
 /**
  * $1, $2: prices of a vCPU and of a GiB for a second; $3..: columns. The project is the function's, whatever the caller says. A
@@ -65,7 +66,7 @@ const RECORD = statement<{ id: string }>(
   'invocations-record',
   `with given as (
   select t.*, f.project_id, coalesce(round((t.duration_ms * 1000)::numeric), 0) as micros, coalesce(${FUNCTION_RATE}, 0) as rate
-    from unnest(${COLUMNS.map(([, type], at) => `$${at + 3}::${type}[]`).join(', ')}) as t(${COLUMNS.map(([name]) => name).join(', ')})
+    from ${GIVEN.sql}
     join functions f on f.id = t.function_id
     left join function_versions v on v.id = t.version_id and v.function_id = t.function_id
 ), known as (
@@ -116,25 +117,10 @@ export async function recordFinished(
 ): Promise<Set<string>> {
   if (rows.length === 0) return new Set();
   for (const row of rows) check(row);
-  // In one order, so that two servers with the same rows do not wait for each other in a circle.
-  const ordered = rows.toSorted((a, b) => (a.id < b.id ? -1 : 1));
   const recorded = await queryAll(on, RECORD, [
     String(prices.functionCpuSecond),
     String(prices.functionMemGibSecond),
-    ordered.map((row) => row.id),
-    ordered.map((row) => row.queuedAt),
-    ordered.map((row) => row.functionId),
-    ordered.map((row) => row.versionId),
-    ordered.map((row) => row.version),
-    ordered.map((row) => row.source),
-    ordered.map((row) => row.status),
-    ordered.map((row) => row.attempt),
-    ordered.map((row) => row.startedAt),
-    ordered.map((row) => row.finishedAt),
-    ordered.map((row) => row.durationMs),
-    ordered.map((row) => row.cold),
-    ordered.map((row) => (row.error === null ? null : storableText(row.error))),
-    ordered.map((row) => row.result),
+    ...GIVEN.values(rows),
   ]);
   return new Set(recorded.map((row) => row.id));
 }
