@@ -1,4 +1,5 @@
-import { type FailureKind, ReleapError } from '@releap/sdk';
+// Not all of the SDK, which would double the time of `rlp --help`.
+import { type FailureKind, ReleapError } from '@releap/sdk/error';
 import { EXIT } from './exit-codes.ts';
 import { printable } from './terminal.ts';
 
