@@ -23,7 +23,7 @@ after(async () => {
   await host[Symbol.asyncDispose]();
 });
 
-/** `rlp shell` on a terminal that the test types on. */
+/** `rlp` on a terminal that the test types on. */
 function onTerminal(args: readonly string[]) {
   const raw: boolean[] = [];
   const stdin = Object.assign(new PassThrough(), {
@@ -67,6 +67,22 @@ test('shell: a terminal continues when its user has detached, and its end has th
   const refused = await project.rlp(['shell', 'web']);
   assert.equal(refused.code, 2);
   assert.match(refused.stderr, /needs a terminal/);
+});
+
+test('exec -t: the command has a terminal of this size, which follows, and this one is raw meanwhile', async () => {
+  const running = onTerminal(['exec', '-t', 'web', '--', 'sh']);
+  running.stdin.write('stty size\n');
+  await until(async () => running.shown.text.includes('33 90'));
+  assert.deepEqual(running.raw, [true]);
+  running.stdout.rows = 34;
+  running.stdout.emit('resize');
+  await until(async () => {
+    running.stdin.write('stty size\n');
+    return running.shown.text.includes('34 90');
+  });
+  running.stdin.write('exit 9\n');
+  assert.equal(await running.code, 9);
+  assert.deepEqual(running.raw, [true, false]);
 });
 
 test('ls: names, details, one file, and what is not there', async () => {

@@ -2,7 +2,7 @@
 import type { ProcessStreamStart } from '@releap/contract';
 import { PassThrough } from 'node:stream';
 import type { Toolbox } from '@releap/sdk';
-import type { ProcessEnd, ProcessStreams, runProcess } from '@releap/sdk/node/process';
+import type { ProcessEnd, ProcessStreams } from '@releap/sdk/node/process';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { parseDuration, parseEnv } from '../parse/values.ts';
@@ -54,24 +54,22 @@ export async function runCommand(
   start: ProcessStreamStart,
   options: CommandOptions,
 ): Promise<CapturedEnd> {
-  const { terminal } = context;
-  const stdin = options.tty || wantsInput(context, options) ? terminal.stdin : null;
-  if (context.options.json) {
-    const out = capture();
-    const err = capture();
-    const end = await attach(toolbox, start, {
-      stdin: stdin as ProcessStreams['stdin'],
-      stdout: out.stream,
-      stderr: err.stream,
-    });
-    return { ...end, stdout: out.text(), stderr: err.text() };
-  }
-  const streams: ProcessStreams = {
-    stdin: stdin as ProcessStreams['stdin'],
-    stdout: terminal.stdout,
-    stderr: terminal.stderr,
-  };
-  return options.tty ? onTerminal(context, toolbox, start, streams) : attach(toolbox, start, streams);
+  // Loaded only here: it would slow the start of every other command.
+  const [{ runProcess }, { runOnTerminal }] = await Promise.all([
+    import('@releap/sdk/node/process'),
+    import('@releap/sdk/node/terminal'),
+  ]);
+  const { stdout, stderr, env } = context.terminal;
+  if (options.tty) return shown(await runOnTerminal(toolbox, start, context.terminal, env['TERM']));
+  const stdin = wantsInput(context, options) ? (context.terminal.stdin as ProcessStreams['stdin']) : null;
+  if (!context.options.json) return shown(await runProcess(toolbox, start, { stdin, stdout, stderr }));
+  const [out, err] = [capture(), capture()];
+  const end = await runProcess(toolbox, start, { stdin, stdout: out.stream, stderr: err.stream });
+  return { ...shown(end), stdout: out.text(), stderr: err.text() };
+}
+
+function shown(end: ProcessEnd): ProcessEnd {
+  return end.error === undefined ? end : { ...end, error: printable(end.error) };
 }
 
 /** The exit code of rlp for the end of a command. */
@@ -83,40 +81,6 @@ export function exitCodeOf(end: ProcessEnd): number {
 function wantsInput(context: Context, options: CommandOptions): boolean {
   if (options.stdin === false) return false;
   return options.interactive === true || !context.terminal.stdin.isTTY;
-}
-
-/** Loaded only here: it would slow the start of every other command. */
-async function attach(...args: Parameters<typeof runProcess>): Promise<ProcessEnd> {
-  const { runProcess: run } = await import('@releap/sdk/node/process');
-  const end = await run(...args);
-  return end.error === undefined ? end : { ...end, error: printable(end.error) };
-}
-
-async function onTerminal(
-  context: Context,
-  toolbox: Toolbox,
-  start: ProcessStreamStart,
-  streams: ProcessStreams,
-): Promise<ProcessEnd> {
-  const { stdin, stdout, env } = context.terminal;
-  // A terminal that does not know its size says 0.
-  const size = () => ({ rows: stdout.rows || 24, cols: stdout.columns || 80 });
-  const term = env['TERM'];
-  stdin.setRawMode?.(true);
-  try {
-    return await attach(
-      toolbox,
-      { ...start, pty: size(), env: { ...(term ? { TERM: term } : {}), ...start.env } },
-      streams,
-      (onResize) => {
-        const listener = (): void => onResize(size());
-        stdout.on('resize', listener);
-        return () => stdout.off('resize', listener);
-      },
-    );
-  } finally {
-    stdin.setRawMode?.(false);
-  }
 }
 
 function capture(): { stream: PassThrough; text: () => string } {

@@ -11,4 +11,5 @@ export { copyIn, copyOut, statLocal, type LocalSource, type LocalTarget, type Re
 export { longFetch } from './long-fetch.ts';
 export { runProcess, streamProcess, type ProcessEnd, type ProcessStreams, type Resizes } from './process.ts';
 export { openSocket, openStream } from './socket.ts';
-export { attachTerminal, sizeOf, type LocalTerminal } from './terminal-session.ts';
+export { runOnTerminal, type LocalTerminal } from './terminal.ts';
+export { attachTerminal } from './terminal-session.ts';

@@ -1,24 +1,13 @@
 /** A terminal of a sandbox's toolbox, which outlives its connections, on a terminal of this machine. */
-import type { ReadStream, WriteStream } from 'node:tty';
 import { toolboxOperations } from '@releap/contract/wire';
 import { type RawData, WebSocket } from 'ws';
 import { aborted, hasStatus, ReleapError } from '../error.ts';
 import type { Toolbox } from '../toolbox.ts';
 import { bytesOf, keepAlive, openSocket, writeFrom } from './socket.ts';
-
-/** A terminal; `isTTY` is checked by the caller. */
-export interface LocalTerminal {
-  stdin: NodeJS.ReadableStream & Partial<Pick<ReadStream, 'setRawMode'>>;
-  stdout: NodeJS.WritableStream & Partial<Pick<WriteStream, 'columns' | 'rows'>>;
-}
+import { type LocalTerminal, sizeOf } from './terminal.ts';
 
 /** Ctrl-], as in telnet. */
 const DETACH = 0x1d;
-
-/** A terminal that does not know its size says 0. */
-export function sizeOf({ rows, columns }: LocalTerminal['stdout']): { rows: number; cols: number } {
-  return { rows: rows || 24, cols: columns || 80 };
-}
 
 /**
  * Connects to the terminal of that name, and makes it if there is none. Ctrl-] detaches from it.
