@@ -1,6 +1,7 @@
 /** `rlp volume history|restore|commit`. */
 import type { VolumeManifest } from '@releap/contract';
 import { commitVolume as commit, pages, type Service } from '@releap/sdk';
+import { isUuid } from '@releap/contract/ids';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
@@ -8,8 +9,6 @@ import { age, shortTime, showTable, size } from '../output/table.ts';
 import { openService } from '../service.ts';
 import { type Context, print, printJson, show } from '../terminal.ts';
 import { named } from './volumes.ts';
-
-const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 /** Newest first. */
 function manifests({ patient }: Service, volume: string): AsyncGenerator<VolumeManifest> {
@@ -40,7 +39,7 @@ export async function volumeHistory(context: Context, volume: string): Promise<n
 
 export async function restoreVolume(context: Context, volume: string, commit: string): Promise<number> {
   const service = openService(context);
-  const id = UUID.test(commit) ? commit : await findManifest(service, volume, commit);
+  const id = isUuid(commit) ? commit : await findManifest(service, volume, commit);
   const restored = await service.api.restoreVolume({
     params: { id_or_name: named(volume) },
     body: { manifest_id: id },

@@ -8,7 +8,7 @@ import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import type { SandboxRecord, SshHostKeys } from '@releap/contract';
 import { SSH_HOST_KEYS_PATH } from '@releap/contract/ssh';
-import { asFailure, gatewayUrl, type Service } from '@releap/sdk';
+import { asFailure, gatewayUrl, quoteForShell, type Service } from '@releap/sdk';
 import { credentialsPath } from '../account/credentials.ts';
 import { CliError } from '../cli-error.ts';
 import { DEFAULT_HOME, releapHome } from '../settings.ts';
@@ -52,12 +52,8 @@ function proxyCommand(context: Context, service: Service, target: string): strin
     '--url',
     service.url,
     'ssh-proxy',
-  ].map((word) => shellQuote(word.replaceAll('%', '%%')));
+  ].map((word) => quoteForShell(word.replaceAll('%', '%%')));
   return `${words.join(' ')} ${target}`;
-}
-
-function shellQuote(word: string): string {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
 }
 
 /** Writes the host keys that the service names for a region. @returns the file */
