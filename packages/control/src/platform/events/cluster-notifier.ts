@@ -3,6 +3,7 @@
  * nothing. With several, notifications go out after the commit and in batches, because a NOTIFY inside the writing
  * transaction makes every writer wait for every other.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { isUuid } from '@releap/contract';
 import { queryAll, listen, statement, type Database, type Listener, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
@@ -10,6 +11,9 @@ import type { Logger } from 'pino';
 const CHANNEL = 'releap_sandboxes';
 /** Payloads of NOTIFY are limited to 8000 bytes; an entry is at most 160. */
 const ENTRIES_PER_MESSAGE = 48;
+/** Entries that wait while the database is not reached. */
+const QUEUE_MAX = 50_000;
+const RETRY_MS = 1_000;
 /** A server without a heartbeat for this long is not notified any more. */
 const PEER_GONE_MS = 20_000;
 
@@ -40,30 +44,31 @@ export interface ClusterNotifierOptions {
   log: Logger;
   /** Changes by another server. */
   onChanged: (changed: Changed[]) => void;
-  /** Notifications may have been missed. */
+  /** Notifications may have been missed, or another server has ended that may not have sent all of its own. */
   onGap: () => void;
 }
 
 const NOTIFY = statement('cluster-notify', `select pg_notify('${CHANNEL}', m) from unnest($1::text[]) as m`);
-const HEARTBEAT = statement<{ peers: number }>(
+const HEARTBEAT = statement<{ id: string }>(
   'bridge-heartbeat',
   `with me as (
      insert into control_servers (id) values ($1) on conflict (id) do update set last_seen_at = now()
    ), gone as (
      delete from control_servers where last_seen_at < now() - interval '10 minutes'
    )
-   select count(*)::integer as peers from control_servers
+   select id from control_servers
     where id <> $1 and last_seen_at > now() - $2 * interval '1 millisecond'`,
 );
 
 export async function openClusterNotifier(options: ClusterNotifierOptions): Promise<ClusterNotifier> {
   const { database, serverId, log } = options;
-  let peers = 0;
+  let peers: ReadonlySet<string> = new Set();
   let lastHeard = -Infinity;
   let queue: Changed[] = [];
+  const closing = new AbortController();
   let sending: Promise<void> | undefined;
 
-  const hasPeers = (): boolean => peers > 0 || performance.now() - lastHeard < PEER_GONE_MS;
+  const hasPeers = (): boolean => peers.size > 0 || performance.now() - lastHeard < PEER_GONE_MS;
 
   const send = async (messages: Message[]): Promise<void> => {
     await queryAll(database.pool, NOTIFY, [messages.map((message) => JSON.stringify(message))]);
@@ -80,8 +85,15 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
       try {
         await send(messages);
       } catch (error) {
-        // Other servers recheck every few seconds: this only delays them.
-        log.warn({ err: error, count: batch.length }, 'other servers could not be notified of changes');
+        // Some may have been sent: those who hear of a change twice only look again.
+        const kept = batch.slice(0, Math.max(0, QUEUE_MAX - queue.length));
+        queue.unshift(...kept);
+        log.warn(
+          { err: error, waiting: kept.length, dropped: batch.length - kept.length },
+          'other servers could not be notified of changes; retrying',
+        );
+        await sleep(RETRY_MS, undefined, { signal: closing.signal, ref: false }).catch(() => undefined);
+        if (closing.signal.aborted) return;
       }
     }
   };
@@ -94,8 +106,10 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
   };
 
   const heartbeat = async (on: Queryable = database.pool): Promise<void> => {
-    const [row] = await queryAll(on, HEARTBEAT, [serverId, PEER_GONE_MS]);
-    peers = row?.peers ?? 0;
+    const before = peers;
+    peers = new Set((await queryAll(on, HEARTBEAT, [serverId, PEER_GONE_MS])).map(({ id }) => id));
+    // One that died may have committed changes that it did not announce.
+    if ([...before].some((id) => !peers.has(id))) options.onGap();
   };
 
   const listener: Listener = await listen({
@@ -107,9 +121,10 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
   });
   await heartbeat();
   // A server that had no peers until now learns at once that it has one.
-  if (peers > 0) await send([{ from: serverId, hello: true }]);
+  if (peers.size > 0) await send([{ from: serverId, hello: true }]);
 
   const close = async (): Promise<void> => {
+    closing.abort();
     await sending;
     await listener.close();
     await database.pool

@@ -6,8 +6,11 @@ import type { Module } from '../module.ts';
 
 /** Well below the time after which other servers take this one for gone. */
 const HEARTBEAT_MS = 5_000;
-/** How often requests that wait look again, and runners are told what they missed, while other servers are there. */
-const RECHECK_MS = 10_000;
+/**
+ * How often requests that wait look again, and runners are told what they missed, while other servers are there. A net below the
+ * notifications: these are repeated until they are sent, and their receiver knows when it may have missed some.
+ */
+const RECHECK_MS = 60_000;
 
 export interface ClusterModuleOptions {
   changes: ChangeNotifier;
