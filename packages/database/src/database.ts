@@ -1,8 +1,10 @@
 import { Pool, type PoolClient } from 'pg';
 import type { Logger } from 'pino';
+import { connectionTo } from './connection.ts';
+import { isReadOnly } from './failures.ts';
 
 export interface DatabaseOptions {
-  /** `postgres://user:password@host:port/name`, or `postgres:///name?host=/socket/folder`. */
+  /** `postgres://user:password@host:port,host:port/name`, or `postgres:///name?host=/socket/folder` (database-url.ts). */
   url: string;
   log: Logger;
   /** Most connections of this process. */
@@ -28,7 +30,7 @@ export interface Database extends AsyncDisposable {
 export function openDatabase(options: DatabaseOptions): Database {
   const statementTimeout = options.statementTimeoutMs ?? 10_000;
   const pool = new Pool({
-    connectionString: options.url,
+    ...connectionTo(options.url),
     max: options.connections ?? 16,
     connectionTimeoutMillis: options.connectTimeoutMs ?? 5_000,
     statement_timeout: statementTimeout,
@@ -66,7 +68,7 @@ export function openDatabase(options: DatabaseOptions): Database {
       } catch (error) {
         try {
           await client.query('rollback');
-          client.release();
+          client.release(isReadOnly(error));
         } catch (broken) {
           // A connection that cannot even roll back must not go back into the pool.
           client.release(broken instanceof Error ? broken : true);

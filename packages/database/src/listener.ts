@@ -1,5 +1,6 @@
-import { Client, escapeIdentifier } from 'pg';
+import { type Client, escapeIdentifier } from 'pg';
 import type { Logger } from 'pino';
+import { newClient } from './connection.ts';
 
 export interface ListenerOptions {
   url: string;
@@ -40,8 +41,7 @@ export async function listen(options: ListenerOptions): Promise<Listener> {
   };
 
   async function connect(): Promise<void> {
-    const next = new Client({
-      connectionString: options.url,
+    const next = newClient(options.url, {
       connectionTimeoutMillis: 5_000,
       query_timeout: PROBE_TIMEOUT_MS,
       keepAlive: true,

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Client } from 'pg';
+import type { Client } from 'pg';
 import type { Logger } from 'pino';
+import { newClient } from './connection.ts';
 import { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
 import { readMigrations, type Migration } from './migrations.ts';
 
@@ -37,8 +38,7 @@ const POLL_MS = 200;
 export async function migrate(options: MigrateOptions): Promise<number[]> {
   const { log, lockTimeoutMs = 120_000, statementLockMs = 2_000 } = options;
   const migrations = options.migrations ?? (await readMigrations());
-  const client = new Client({
-    connectionString: options.url,
+  const client = newClient(options.url, {
     connectionTimeoutMillis: 10_000,
     lock_timeout: statementLockMs,
     application_name: 'releap-migrate',

@@ -2,6 +2,7 @@ import path from 'node:path';
 import { parseAmount } from '@releap/contract';
 import type { ControlLimits, OvercommitTier, RateLimits, StoreOptions } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
+import { parseDatabaseUrl } from '@releap/database/database-url';
 import { Check } from 'typebox/value';
 import { allowed } from './allowed.ts';
 import { type PreviewTls, previewTlsOf } from './preview-tls.ts';
@@ -136,6 +137,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     if (Check(variable.schema, value)) values.set(name, value);
     else problems.push(`${name}=${shown(name, text)}: must be ${allowed(variable)}`);
   }
+  const databaseProblem = problemOfDatabaseUrl(values.get('DATABASE_URL'));
+  if (databaseProblem !== undefined) problems.push(databaseProblem);
   if (problems.length > 0) throw new ConfigError(problems);
   const get = (name: VariableName): unknown => values.get(name);
   const text = (name: VariableName): string | undefined => get(name) as string | undefined;
@@ -272,6 +275,16 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },
   };
   return compact(config) as unknown as Config;
+}
+
+function problemOfDatabaseUrl(url: unknown): string | undefined {
+  if (typeof url !== 'string') return undefined;
+  try {
+    parseDatabaseUrl(url);
+    return undefined;
+  } catch (error) {
+    return `DATABASE_URL=${shown('DATABASE_URL', url)}: ${(error as Error).message}`;
+  }
 }
 
 /** @throws ConfigError when only a part of the credentials is given */

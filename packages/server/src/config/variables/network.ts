@@ -230,7 +230,9 @@ export const DATABASE = {
   DATABASE_URL: variable({
     schema: Type.String({ pattern: '^postgres(ql)?://', expected: 'a postgres:// URL' }),
     defaultText: 'a private PostgreSQL in `$RELEAP_HOME/postgres`, on a Unix socket',
-    description: 'PostgreSQL (15 or newer) to use instead of a private one.',
+    description:
+      'PostgreSQL (15 or newer) to use instead of a private one. With several hosts, `postgres://user:password@host1:5432,host2:5432/name`, ' +
+      'the one that accepts writes is used ([high-availability.md](high-availability.md)). Not through a connection pooler.',
     group: 'Database',
   }),
   RELEAP_DATABASE_CONNECTIONS: variable({
