@@ -64,6 +64,12 @@ export const TEST_PACKAGES = [
   { name: 'virtualenv', command: 'virtualenv', why: 'the Python SDK of the compatibility facade' },
   { name: 'pebble', command: 'pebble', why: 'a real ACME server to get certificates from' },
   { name: 'knot', command: 'knotd', service: 'knot', why: 'a real DNS server for its challenges' },
+  {
+    name: 'pgbouncer',
+    command: 'pgbouncer',
+    service: 'pgbouncer',
+    why: 'a real connection pooler, which control servers refuse',
+  },
   { name: 'bind9-dnsutils', command: 'nsupdate', why: 'dynamic updates of that DNS server' },
 ];
 

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { COMPAT_PREFIX } from '@releap/contract';
-import { migrate } from '@releap/database';
+import { prepareDatabase } from '@releap/database';
 import { answerCompatError, answerUnlisted } from './edge/compat/errors.ts';
 import { audited } from './tenancy/operator/audit.ts';
 import { createServices } from './services.ts';
@@ -21,6 +21,10 @@ import { createTaskRunner } from './platform/work/task-runner.ts';
 export interface ControlOptions extends ServiceOptions {
   /** Additional modules. */
   modules?: readonly CreateModule[];
+  /** `wait`: another process migrates the database, and this server waits for it. Default `start`: it migrates. */
+  migrations?: 'start' | 'wait';
+  /** Ends that wait. */
+  signal?: AbortSignal;
 }
 
 export interface Control extends AsyncDisposable {
@@ -47,13 +51,13 @@ export interface Control extends AsyncDisposable {
 }
 
 /**
- * Starts a control server: migrates the database, listens, and resumes the reconciliation of every sandbox.
+ * Starts a control server: migrates the database (or waits for that), listens, and resumes the reconciliation of every sandbox.
  * Several servers may run on one database.
  * @throws when the database cannot be reached or migrated, or the address cannot be bound
  */
 export async function startControl(options: ControlOptions): Promise<Control> {
   const { log } = options;
-  await migrate({ url: options.databaseUrl, log });
+  await prepareDatabase({ ...options, url: options.databaseUrl });
 
   await using cleanup = new AsyncDisposableStack();
   const context = await createServices(options, cleanup);

@@ -17,6 +17,8 @@ export {
 export { listen, type Listener, type ListenerOptions } from './listener.ts';
 export { LOCKS, RELEAP_LOCK_SPACE } from './locks.ts';
 export { migrate, type MigrateOptions } from './migrate.ts';
+export { prepareDatabase, type PrepareOptions } from './prepare.ts';
+export { assertOwnSession, PoolerError } from './session-check.ts';
 export { parseMigration, readMigrations, type Migration } from './migrations.ts';
 export { createRowReader, type RowReader } from './row-reader.ts';
 export * from './schema.ts';

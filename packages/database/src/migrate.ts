@@ -57,9 +57,7 @@ export async function migrate(options: MigrateOptions): Promise<number[]> {
       await retryLocks(deadline, log, 'schema_migrations', async () => {
         await client.query('alter table schema_migrations add column if not exists compatible_with integer');
       });
-    const { rows } = await client.query<Applied>(
-      'select id, name, checksum, compatible_with from schema_migrations order by id',
-    );
+    const rows = await readApplied(client);
     checkHistory(rows, migrations, log);
     const applied: Migration[] = [];
     try {
@@ -76,6 +74,22 @@ export async function migrate(options: MigrateOptions): Promise<number[]> {
     await client.end();
   }
 }
+
+/** None while the table is not there, or does not have the columns of this version yet. */
+export async function readApplied(client: Client): Promise<Applied[]> {
+  try {
+    const { rows } = await client.query<Applied>(
+      'select id, name, checksum, compatible_with from schema_migrations order by id',
+    );
+    return rows;
+  } catch (error) {
+    if (UNDEFINED.includes((error as { code?: string }).code ?? '')) return [];
+    throw error;
+  }
+}
+
+/** SQLSTATEs of a table and of a column that does not exist. */
+const UNDEFINED = ['42P01', '42703'];
 
 /** Released when the connection ends. */
 async function waitForTurn(client: Client, deadline: number): Promise<void> {
@@ -169,7 +183,8 @@ async function retryLocks(
   }
 }
 
-function checkHistory(applied: readonly Applied[], known: readonly Migration[], log: Logger): void {
+/** @throws when this version cannot run on what was applied */
+export function checkHistory(applied: readonly Applied[], known: readonly Migration[], log: Logger): void {
   for (const [index, row] of applied.entries()) {
     const migration = known[index];
     if (migration === undefined) {

@@ -1,17 +1,20 @@
 /**
  * The `releap` process. `releap` or `releap all` runs the whole service on this machine; `releap control`,
- * `releap runner` and `releap gateway` run one part of it. `releap rotate-key` and `releap rotate-token` do their work and end.
+ * `releap runner` and `releap gateway` run one part of it. `releap migrate`, `releap rotate-key` and `releap rotate-token`
+ * do their work and end.
  */
 import { writeFileSync } from 'node:fs';
 import { ConfigError, loadConfig } from './config/config.ts';
 import { explain } from './roles/run-role.ts';
 
-const USAGE = `usage: releap [all | control | runner | gateway | rotate-key [--promote] | rotate-token KIND]
+const USAGE = `usage: releap [all | control | runner | gateway | migrate | rotate-key [--promote] | rotate-token KIND]
 
   all       the whole service on this machine (the default)
   control   the control plane: REST API and scheduler; needs DATABASE_URL
   runner    the host agent of one machine; needs RELEAP_CONTROL_URL
   gateway   what reaches sandboxes from outside; needs RELEAP_CONTROL_URL
+  migrate   bring the schema of DATABASE_URL to this version; for control servers with
+            RELEAP_MIGRATIONS=wait, which wait for it
   rotate-key
             add a key to RELEAP_KEY_FILE, which decrypts and does not encrypt yet:
             copy the file to all control servers
@@ -49,6 +52,7 @@ function keepFromOomKiller(): void {
 async function main(args: readonly string[]): Promise<number | undefined> {
   const supervised = args.includes('--supervised');
   const [role = 'all', ...rest] = args.filter((arg) => arg !== '--supervised');
+  if (role === 'migrate' && rest.length === 0) return await migrateDatabase();
   if (role === 'rotate-token') return await rotate(rest);
   if (role === 'rotate-key') return await rotateKey(rest);
   if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
@@ -67,6 +71,28 @@ async function main(args: readonly string[]): Promise<number | undefined> {
     await runRole(role, config, supervised, (await import('./roles/runner.ts')).runnerRole);
   else await runRole(role, config, supervised, (await import('./roles/gateway.ts')).gatewayRole);
   return undefined;
+}
+
+async function migrateDatabase(): Promise<number> {
+  const {
+    databaseUrl: url,
+    log: { level },
+  } = loadConfig(process.env);
+  if (url === undefined) throw new ConfigError(['DATABASE_URL is missing: releap migrate needs it']);
+  const [{ assertOwnSession, migrate, readMigrations }, { pino }, { loggerOptions }] = await Promise.all([
+    import('@releap/database'),
+    import('pino'),
+    import('./log/logger-options.ts'),
+  ]);
+  const migrations = await readMigrations();
+  // Standard output says what was done; what it waits for goes to standard error.
+  const log = pino(loggerOptions(level), pino.destination({ fd: 2, sync: true }));
+  await assertOwnSession(url);
+  const applied = await migrate({ url, log, migrations });
+  for (const { id, name } of migrations)
+    if (applied.includes(id)) process.stdout.write(`applied migration ${id} (${name})\n`);
+  process.stdout.write(`the database is up to date: this version knows ${migrations.length} migrations\n`);
+  return 0;
 }
 
 async function rotateKey(args: readonly string[]): Promise<number> {

@@ -37,6 +37,7 @@ export interface Config {
   controlUrl?: string;
   databaseUrl?: string;
   databaseConnections: number;
+  migrations: 'start' | 'wait';
   /** Shared token of version 0.1. */
   previousTokenFile: string;
   tokens: { operator?: string; gateway?: string; join?: string };
@@ -173,6 +174,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     controlUrl: url('RELEAP_CONTROL_URL'),
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
+    migrations: get('RELEAP_MIGRATIONS'),
     previousTokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
     tokens: compact({
       operator: get('RELEAP_OPERATOR_TOKEN'),

@@ -8,7 +8,7 @@ import { acceptedTokens, ensureTokens, previousToken } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The control plane: REST API, scheduler, link to the runners. */
-export async function controlRole({ config, log, supervised }: RoleContext): Promise<RunningRole> {
+export async function controlRole({ config, log, supervised, stopping }: RoleContext): Promise<RunningRole> {
   const { databaseUrl, host, port } = config;
   if (databaseUrl === undefined) throw new Error('the role control needs DATABASE_URL');
   const baseUrl = config.publicUrl ?? `http://${urlHost(host)}:${port}`;
@@ -27,6 +27,8 @@ export async function controlRole({ config, log, supervised }: RoleContext): Pro
   const control = await startControl({
     databaseUrl,
     databaseConnections: config.databaseConnections,
+    migrations: config.migrations,
+    signal: stopping,
     listen: { host, port },
     internalListen: { host: config.internalHost, port: config.internalPort ?? port + 2 },
     tokens: acceptedTokens(config, log),

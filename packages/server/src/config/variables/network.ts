@@ -241,6 +241,14 @@ export const DATABASE = {
     description: 'Most connections that one control server holds.',
     group: 'Database',
   }),
+  RELEAP_MIGRATIONS: variable({
+    schema: Type.Enum(['start', 'wait'] as const),
+    default: 'start',
+    description:
+      '`start`: a control server migrates the database when it starts. `wait`: it waits until `releap migrate` has done that, for ' +
+      'example a job of Kubernetes.',
+    group: 'Database',
+  }),
   RELEAP_KEY_FILE: variable({
     schema: AbsolutePath,
     defaultText: '`$RELEAP_HOME/keys.json`, created on first start',
