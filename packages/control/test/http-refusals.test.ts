@@ -10,7 +10,7 @@ import {
   operatorOperations,
   type Operation,
 } from '@releap/contract';
-import { credentialOf, joinAs } from '@releap/testing/credentials';
+import { credentialOf, joinAs, METRICS_TOKEN } from '@releap/testing/credentials';
 import { testKeys } from '@releap/testing/keys';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { create, waitFor, type Answer } from '@releap/testing/world';
@@ -80,6 +80,8 @@ describe('what an operation refuses before it is asked', () => {
       if (operation.security === 'public' || name === 'joinRunner') continue;
       const planes = ['workload', 'management', 'operator', 'gateway'];
       const keys = [world.call.key, await world.issuer.token('ada'), world.operator.key, world.gateway.key];
+      // The token of metrics opens that operation alone.
+      if (name !== 'getMetrics') keys.push(METRICS_TOKEN);
       const others = keys.filter((_, index) => planes[index] !== operation.security);
       for (const credential of [
         '',

@@ -7,6 +7,7 @@ import {
   SANDBOX_STATUSES,
   type Operation,
 } from '@releap/contract';
+import { METRICS_TOKEN } from '@releap/testing/credentials';
 import { caller, create, startWorld, until, waitFor, type World } from '@releap/testing/world';
 import { CONTROL_LIMITS, EVENTS } from '../src/index.ts';
 import { SNAPSHOT_MACHINE } from '../src/compute/snapshots/transitions.ts';
@@ -62,7 +63,7 @@ const find = (samples: Sample[], name: string, labels: Record<string, string> = 
   )?.value;
 
 describe('GET /metrics', () => {
-  it('is text of version 0.0.4, for the operator alone', async () => {
+  it('is text of version 0.0.4, for the operator and the holder of the token of metrics alone', async () => {
     const answer = await world.operator('GET', '/metrics');
     assert.equal(answer.status, 200);
     assert.match(answer.headers.get('content-type') ?? '', /^text\/plain; version=0\.0\.4/);
@@ -71,6 +72,8 @@ describe('GET /metrics', () => {
       assert.equal(refused.status, 401, refused.text);
     }
     assert.equal((await world.gateway('GET', '/metrics')).status, 401);
+    const scraper = caller(() => world.internalUrl, METRICS_TOKEN, '');
+    assert.match((await scraper('GET', '/metrics')).text, /^releap_runner_links 1$/m);
   });
 
   it('is not on the public listener, and a scrape is not an entry of the audit log', async () => {

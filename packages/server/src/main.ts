@@ -21,7 +21,7 @@ const USAGE = `usage: releap [all | control | runner | gateway | migrate | rotat
   rotate-key --promote
             let the added key encrypt from then on; servers that run re-encrypt what
             is there. Copy the file to all control servers again
-  rotate-token operator | gateway | join
+  rotate-token operator | metrics | gateway | join
             replace a token in RELEAP_HOME; the one before opens nothing any more
 
 Configuration is by environment variables: docs/configuration.md`;

@@ -1,5 +1,5 @@
 /**
- * Tokens of the operator, of gateways and for joining: each from its variable, or from a file in the home, created on
+ * Tokens of the operator, of scrapers of metrics, of gateways and for joining: each from its variable, or from a file in the home, created on
  * first start. A file may hold several, one a line: the first is sent, all are accepted. Files are read again when they
  * change, so that a token can be rotated while the service runs.
  */
@@ -12,12 +12,13 @@ import type { ControlTokens, TokenSet } from '@releap/control';
 import type { Logger } from 'pino';
 import type { Config } from './config/config.ts';
 
-export const TOKEN_KINDS = ['operator', 'gateway', 'join'] as const;
+export const TOKEN_KINDS = ['operator', 'metrics', 'gateway', 'join'] as const;
 export type TokenKind = (typeof TOKEN_KINDS)[number];
 
 /** Variables that hold a token, for the environment of processes that must not have it. */
 export const TOKEN_VARIABLES: Record<TokenKind, string> = {
   operator: 'RELEAP_OPERATOR_TOKEN',
+  metrics: 'RELEAP_METRICS_TOKEN',
   gateway: 'RELEAP_GATEWAY_TOKEN',
   join: 'RELEAP_JOIN_TOKEN',
 };
@@ -55,7 +56,12 @@ export function acceptedTokens(config: Config, log: Logger): ControlTokens {
     const given = config.tokens[kind];
     return given === undefined ? watched(tokenFile(config, kind), log) : () => [given];
   };
-  return { operator: set('operator'), gateway: set('gateway'), join: set('join') };
+  return {
+    operator: set('operator'),
+    metrics: set('metrics'),
+    gateway: set('gateway'),
+    join: set('join'),
+  };
 }
 
 /** The token to show; undefined when this home has none. */

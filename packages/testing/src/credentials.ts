@@ -5,11 +5,13 @@ import type { ControlTokens } from '@releap/control';
 import { jwtVerify } from 'jose';
 
 export const OPERATOR_TOKEN = 'operator-token-of-the-tests-0123456789abcdef';
+export const METRICS_TOKEN = 'metrics-token-of-the-tests-0123456789abcdef';
 export const GATEWAY_TOKEN = 'gateway-token-of-the-tests-0123456789abcdef';
 export const JOIN_TOKEN = 'join-token-of-the-tests-0123456789abcdef';
 
 export const TOKENS: ControlTokens = {
   operator: () => [OPERATOR_TOKEN],
+  metrics: () => [METRICS_TOKEN],
   gateway: () => [GATEWAY_TOKEN],
   join: () => [JOIN_TOKEN],
 };

@@ -40,7 +40,7 @@ export interface Config {
   migrations: 'start' | 'wait';
   /** Shared token of version 0.1. */
   previousTokenFile: string;
-  tokens: { operator?: string; gateway?: string; join?: string };
+  tokens: { operator?: string; metrics?: string; gateway?: string; join?: string };
   keyFile: string;
   store: StoreOptions;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
@@ -178,6 +178,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     previousTokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
     tokens: compact({
       operator: get('RELEAP_OPERATOR_TOKEN'),
+      metrics: get('RELEAP_METRICS_TOKEN'),
       gateway: get('RELEAP_GATEWAY_TOKEN'),
       join: get('RELEAP_JOIN_TOKEN'),
     }),

@@ -182,13 +182,13 @@ export async function runAll(config: Config): Promise<number> {
   return orderly.every(Boolean) ? 0 : 1;
 }
 
-const { operator, gateway, join } = TOKEN_VARIABLES;
+const { operator, metrics, gateway, join } = TOKEN_VARIABLES;
 const STORE_CREDENTIALS = ['RELEAP_STORE_S3_ACCESS_KEY_ID', 'RELEAP_STORE_S3_SECRET_ACCESS_KEY'];
 /** Variables that a compromised process must not have. */
 const HIDDEN: Record<keyof typeof DEADLINES_MS, readonly string[]> = {
   control: [],
-  runner: [operator, gateway, 'DATABASE_URL', ...STORE_CREDENTIALS],
-  gateway: [operator, join, 'DATABASE_URL', ...STORE_CREDENTIALS],
+  runner: [operator, metrics, gateway, 'DATABASE_URL', ...STORE_CREDENTIALS],
+  gateway: [operator, metrics, join, 'DATABASE_URL', ...STORE_CREDENTIALS],
 };
 
 function without(

@@ -7,6 +7,8 @@ export type TokenSet = () => readonly string[];
 /** The tokens that a control server accepts, by kind. */
 export interface ControlTokens {
   operator: TokenSet;
+  /** For `/metrics` alone. None if absent. */
+  metrics?: TokenSet;
   gateway: TokenSet;
   join: TokenSet;
 }

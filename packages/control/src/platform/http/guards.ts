@@ -4,7 +4,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify';
 import type { Authenticator, Principal } from '../auth/authenticator.ts';
 import { countHeader, type CallerAuthenticator } from '../auth/caller.ts';
 import type { RunnerCredentials } from '../credentials/runner-credentials.ts';
-import { isIn, type TokenSet } from '../credentials/token-set.ts';
+import { type ControlTokens, isIn, type TokenSet } from '../credentials/token-set.ts';
 import { subjectOf } from './identity.ts';
 import type { RateLimiter } from './rate-limits.ts';
 
@@ -62,6 +62,17 @@ export function operatorGuard(accepted: TokenSet): Guard {
     const valid = isIn(accepted, bearerToken(request.headers.authorization));
     if (valid) request.operator = { name: 'operator' };
     done(valid ? undefined : unauthorized('missing or invalid operator token'));
+  };
+}
+
+/** The token that reads metrics, or the operator's. */
+export function metricsGuard({ operator, metrics = () => [] }: ControlTokens): Guard {
+  return (request, _reply, done) => {
+    const token = bearerToken(request.headers.authorization);
+    const isValid = [operator, metrics].map((accepted) => isIn(accepted, token)).includes(true);
+    done(
+      isValid ? undefined : unauthorized('missing or invalid token: send that of metrics or of the operator'),
+    );
   };
 }
 

@@ -83,11 +83,13 @@ export interface Plane<S extends Security = Security> {
   readonly plugin: FastifyPluginCallback;
 }
 
+type RequestGuard = onRequestHookHandler | ((request: FastifyRequest, reply: FastifyReply) => Promise<void>);
+
 export interface PlaneOptions {
   /** Authenticates a request and sets its identity, or refuses it. */
-  guard?: onRequestHookHandler | ((request: FastifyRequest, reply: FastifyReply) => Promise<void>);
-  /** Operations without the guard. */
-  unguarded?: readonly Operation[];
+  guard?: RequestGuard;
+  /** Operations with a guard of their own; null for none. */
+  exceptions?: ReadonlyMap<Operation, RequestGuard | null>;
   idempotency: Idempotency;
   /** Called after each answer; for metrics. */
   onAnswer?: ObserveRequest | undefined;
@@ -130,8 +132,10 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
     scope: FastifyInstance,
     operation: Operation,
     handler: Handler<Operation>,
-    { guard, unguarded = [], onAnswer }: PlaneOptions,
+    { guard: common, exceptions, onAnswer }: PlaneOptions,
   ): void {
+    const own = exceptions?.get(operation);
+    const guard = own === undefined ? common : own;
     const schema = fastifySchema(operation);
     // Plain JSON.stringify: faster for these records than a compiled serializer with unions. The compiler checks, through
     // `Answer`, that responses have the contract's form.
@@ -151,7 +155,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       url: operation.path.slice(prefix.length),
       schema,
       config: { streamedBody: streamed },
-      ...(guard === undefined || unguarded.includes(operation) ? {} : { onRequest: guard }),
+      ...(guard === undefined || guard === null ? {} : { onRequest: guard }),
       ...(onAnswer === undefined
         ? {}
         : {

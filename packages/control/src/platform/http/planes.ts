@@ -1,5 +1,11 @@
 /** The planes of a control server. */
-import { COMPAT_PREFIX, internalOperations, operations, type Operation } from '@releap/contract';
+import {
+  COMPAT_PREFIX,
+  internalOperations,
+  operations,
+  type Operation,
+  operatorOperations,
+} from '@releap/contract';
 import type { FastifyPluginCallback } from 'fastify';
 import type { Authenticator } from '../auth/authenticator.ts';
 import type { CallerAuthenticator } from '../auth/caller.ts';
@@ -11,6 +17,7 @@ import {
   type Guard,
   gatewayGuard,
   managementGuard,
+  metricsGuard,
   operatorGuard,
   publicGuard,
   runnerGuard,
@@ -80,7 +87,11 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
     // Health checks are not rate limited.
     public: createPlane<'public'>({
       guard: guards.address,
-      unguarded: Object.values<Operation>(operations).filter(({ rateLimited }) => rateLimited === false),
+      exceptions: new Map(
+        Object.values<Operation>(operations)
+          .filter(({ rateLimited }) => rateLimited === false)
+          .map((operation) => [operation, null]),
+      ),
       ...shared,
     }),
     workload: auditKeys(createPlane<'workload'>({ guard: guards.workload, ...shared })),
@@ -93,11 +104,18 @@ export function createPlanes(options: PlanesOptions): MountablePlanes {
       }),
     ),
     management: createPlane<'management'>({ guard: managementGuard(callers, limiter), ...shared }),
-    operator: auditOperator(createPlane<'operator'>({ guard: operatorGuard(tokens.operator), ...shared })),
+    operator: auditOperator(
+      createPlane<'operator'>({
+        guard: operatorGuard(tokens.operator),
+        // A program that reads metrics need not be able to drain hosts.
+        exceptions: new Map([[operatorOperations.getMetrics, metricsGuard(tokens)]]),
+        ...shared,
+      }),
+    ),
     runner: createPlane<'runner'>({
       guard: runnerGuard(runnerCredentials),
       // A joining runner has no credential yet.
-      unguarded: [internalOperations.joinRunner],
+      exceptions: new Map([[internalOperations.joinRunner, null]]),
       ...shared,
     }),
     gateway: createPlane<'gateway'>({ guard: gatewayGuard(tokens.gateway), ...shared }),

@@ -267,6 +267,14 @@ export const CREDENTIALS = {
       'Credential of the operator plane: hosts, grants, audit. For control servers and the operator.',
     group: 'Credentials',
   }),
+  RELEAP_METRICS_TOKEN: variable({
+    schema: Token,
+    secret: true,
+    defaultText: 'the content of `$RELEAP_HOME/metrics.token`, created on first start',
+    description:
+      'Credential that reads `/metrics` of control servers, and opens nothing else. For control servers and Prometheus.',
+    group: 'Credentials',
+  }),
   RELEAP_GATEWAY_TOKEN: variable({
     schema: Token,
     secret: true,
