@@ -9,7 +9,7 @@ import { quiet } from './logging.ts';
 import { postgresPrefix, TMPFS } from './postgres-leftovers.ts';
 
 /** Ready copies of the npm binaries are shared by all tests, should they be needed at all. */
-const BINARIES = path.resolve(import.meta.dirname, '../../../build/postgresql');
+export const BINARIES = path.resolve(import.meta.dirname, '../../../build/postgresql');
 const TMPFS_MAGIC = 0x01021994;
 const TMPFS_BYTES_MIN = 2 * 1024 ** 3;
 const TEMPLATE = 'releap_template';
@@ -56,7 +56,7 @@ export async function startTestPostgres(options: TestPostgresOptions = {}): Prom
 }
 
 /** A folder in memory where there is one with enough space: creating and dropping databases writes many files. */
-async function fastFolder(): Promise<string> {
+export async function fastFolder(): Promise<string> {
   const facts = await statfs(TMPFS).catch(() => undefined);
   const fits = facts?.type === TMPFS_MAGIC && facts.bavail * facts.bsize >= TMPFS_BYTES_MIN;
   return fits ? TMPFS : tmpdir();

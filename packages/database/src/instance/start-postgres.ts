@@ -121,7 +121,8 @@ async function boot(binaries: Binaries, folders: Folders, log: Logger): Promise<
   const child = view.start('postgres', ['-D', view.data, ...settings]);
   const ready = Promise.withResolvers<'ready'>();
   const output = collect(child, (line) => {
-    if (line.includes('database system is ready to accept connections')) ready.resolve('ready');
+    // A standby is ready to accept "read-only connections".
+    if (/database system is ready to accept (read-only )?connections/.test(line)) ready.resolve('ready');
     report(line, log);
   });
   const exited = ended(child);

@@ -18,9 +18,10 @@ import {
   isIdempotencyKey,
   quote,
 } from '@releap/contract';
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { isDatabaseUnavailable, queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { newSalt, seeded, type IdGenerator } from './id-generator.ts';
+import { createReleaseLater } from './release-later.ts';
 import { createSealing } from './sealing.ts';
 
 export interface IdempotentRequest {
@@ -118,6 +119,7 @@ const ANSWER_CHARS = 64 * 1024;
 
 export function createIdempotency(options: IdempotencyOptions): Idempotency {
   const { database, log, leaseMs = LEASE_MS, patienceMs = PATIENCE_MS } = options;
+  const releaseLater = createReleaseLater(database, leaseMs, log);
 
   return {
     async run({ caller, key, request }, work) {
@@ -133,13 +135,8 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
       const until = performance.now() + patienceMs;
       for (let pause = 10; ; pause = Math.min(250, pause * 2)) {
         const salt = newSalt();
-        const begun = await queryOne(database.pool, BEGIN, [
-          id,
-          requestHash,
-          salt,
-          leaseMs,
-          IDEMPOTENCY_TTL_MS,
-        ]);
+        const begin = [id, requestHash, salt, leaseMs, IDEMPOTENCY_TTL_MS];
+        const begun = await take(1, salt, queryOne(database.pool, BEGIN, begin));
         if (begun !== undefined) return await perform(1, salt);
         const row = await queryOne(database.pool, READ, [id]);
         // Absent: it was refused or has just expired.
@@ -150,13 +147,24 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         }
         if (row !== undefined && row.sealed !== null) return replay(row.sealed, row.salt);
         if (row !== undefined && !row.working) {
-          const taken = await queryOne(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
+          const taking = queryOne(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
+          const taken = await take(row.attempt + 1, row.salt, taking);
           if (taken !== undefined) return await perform(taken.attempt, row.salt);
         }
         if (performance.now() >= until) {
           throw conflict(`a request with Idempotency-Key ${quote(key)} is still in progress: try again`);
         }
         await sleep(pause);
+      }
+
+      /** A statement that fails with its connection may have taken the key. */
+      async function take<T>(attempt: number, salt: Buffer, taking: Promise<T>): Promise<T> {
+        try {
+          return await taking;
+        } catch (error) {
+          if (isDatabaseUnavailable(error)) releaseLater({ id, attempt, salt });
+          throw error;
+        }
       }
 
       function replay(sealed: Buffer, salt: Buffer): { answer: unknown; replayed: boolean } {
@@ -177,11 +185,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
           // A refusal has written nothing, so the key is free again. Any other failure may have.
           const refused = error instanceof ApiError && error.cause === undefined && error.status !== 500;
           await queryAll(database.pool, refused && attempt === 1 ? FORGET : GIVE_UP, [id, attempt]).catch(
-            (cause: unknown) =>
-              log.warn(
-                { err: cause },
-                'an Idempotency-Key could not be released: the same request gets 409 until its lease ends',
-              ),
+            (cause: unknown) => postpone(cause, 'an Idempotency-Key could not be released'),
           );
           throw error;
         }
@@ -189,12 +193,14 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         const sealed = sealing.seal(key, salt, text.length > ANSWER_CHARS ? '' : text);
         // If this write fails, the next attempt finds the created rows by their ids.
         await queryAll(database.pool, FINISH, [id, attempt, sealed]).catch((cause: unknown) =>
-          log.warn(
-            { err: cause },
-            'the response to an Idempotency-Key could not be recorded: the same request gets 409 until its lease ends',
-          ),
+          postpone(cause, 'the response to an Idempotency-Key could not be recorded'),
         );
         return { answer, replayed: false };
+
+        function postpone(cause: unknown, what: string): void {
+          log.warn({ err: cause }, `${what}: the same request may get 409 until the lease ends`);
+          releaseLater({ id, attempt, salt });
+        }
       }
     },
     async sweep() {
