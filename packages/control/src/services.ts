@@ -41,6 +41,7 @@ import { createHostClient, type HostClient } from './fleet/runners/host-client.t
 import { createRegistry, type RunnerRegistry } from './fleet/runners/registry.ts';
 import { createLifecycle, type Lifecycle } from './compute/sandboxes/lifecycle.ts';
 import { createRecordReader, type ReadRecord } from './compute/sandboxes/queries.ts';
+import { traceTransition } from './compute/sandboxes/trace.ts';
 import { createScheduler, type Scheduler } from './compute/scheduler/scheduler.ts';
 import { hasEncrypted } from './storage/secrets/secrets.ts';
 import { createSnapshots, type Snapshots } from './compute/snapshots/snapshots.ts';
@@ -161,7 +162,10 @@ export async function createServices(
     database,
     deadlines: limits.deadlines,
     onMoved: (rows) => events.emit('sandboxes-changed', rows),
-    onTransition: (event, row) => onTransition('sandbox', event, row),
+    onTransition(event, row) {
+      onTransition('sandbox', event, row);
+      traceTransition(event, row);
+    },
   });
   const snapshots = createSnapshots({
     database,

@@ -36,6 +36,8 @@ export interface StoredSpec {
   user?: string;
   /** The one host that it may run on. */
   required_runner_id?: string;
+  /** The span that created it (W3C Trace Context), while traces are on. */
+  traceparent?: string;
 }
 
 export type Environment = Record<string, string>;

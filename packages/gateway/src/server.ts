@@ -14,6 +14,7 @@ import {
   unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
+import { isTracing, startSpan } from '@releap/tracing';
 import { type GrantLease, Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
 import { shareConnections } from './http/connection-share.ts';
@@ -281,8 +282,31 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     return isToolbox ? withMessage(refusal) : refusal;
   };
 
-  server.on('request', (request, response) => void serve(request, response, false));
-  server.on('checkContinue', (request, response) => void serve(request, response, true));
+  const serveTraced = (
+    request: IncomingMessage,
+    response: ServerResponse,
+    expectsContinue: boolean,
+  ): void => {
+    const begin = (): void => void serve(request, response, expectsContinue);
+    if (!isTracing() || request.url === '/healthz') return begin();
+    const { traceparent } = request.headers;
+    const { method = 'GET' } = request;
+    const span = startSpan(`gateway ${method}`, {
+      kind: 'server',
+      parent: typeof traceparent === 'string' ? traceparent : '',
+      attributes: { 'http.request.method': method },
+    });
+    response.once('close', () => {
+      const { statusCode: status } = response;
+      span?.set({ 'http.response.status_code': status });
+      if (status >= 500) span?.fail(`status ${status}`);
+      span?.end();
+    });
+    if (span === undefined) begin();
+    else span.run(begin);
+  };
+  server.on('request', (request, response) => serveTraced(request, response, false));
+  server.on('checkContinue', (request, response) => serveTraced(request, response, true));
   server.on('upgrade', (request: IncomingMessage, client: Duplex, first: Buffer) => {
     tunnels.add(client);
     client.on('error', () => client.destroy());

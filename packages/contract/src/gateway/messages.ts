@@ -71,6 +71,8 @@ const Resolve = Type.Object({
   target: GatewayTarget,
   /** The client's credential. It is never logged or stored. */
   token: Type.Optional(Type.String({ maxLength: 4096, writeOnly: true })),
+  /** The span that asks (W3C Trace Context), while traces are on. */
+  traceparent: Type.Optional(Type.String({ maxLength: 55 })),
 });
 
 /** The gateway no longer uses these; control may forget them. */

@@ -88,6 +88,8 @@ export const SandboxAssignment = assignmentOf(
   Type.Object({
     ...SandboxSpec.properties,
     start_from: Type.Optional(Type.Enum(['disk', 'memory'] as const)),
+    /** Parent of the spans of its first start (W3C Trace Context), while traces are on. */
+    traceparent: Type.Optional(text(55)),
   }),
 );
 export type SandboxAssignment = Static<typeof SandboxAssignment>;

@@ -13,6 +13,7 @@ import {
   unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
+import { traceContext } from '@releap/tracing';
 import { ControlLink } from './control-link.ts';
 import { InstanceLeases } from './instance-leases.ts';
 import { toRefusal } from './refusal.ts';
@@ -257,7 +258,13 @@ export class Grants {
 
   /** Without a link it is sent as soon as there is one. */
   #send({ id, target, token }: Entry): void {
-    this.#link.send({ type: 'resolve', id, target, ...(token === null ? {} : { token }) });
+    this.#link.send({
+      type: 'resolve',
+      id,
+      target,
+      ...(token === null ? {} : { token }),
+      ...traceContext(),
+    });
   }
 
   #receive(message: GatewayControlMessage): void {

@@ -5,6 +5,7 @@ import {
   type GatewayGrant,
   type GatewayMessage,
 } from '@releap/contract';
+import { traceContext } from '@releap/tracing';
 import { toRefusal } from './refusal.ts';
 
 /** A lease is renewed after this share of its time. */
@@ -155,6 +156,8 @@ export class InstanceLeases {
       type: 'resolve',
       id,
       target: { kind: 'function-instance', version_id: versionId, ...instance },
+      // Renewals belong to no request.
+      ...(grant === undefined ? traceContext() : {}),
     });
   }
 

@@ -3,6 +3,7 @@ import { PassThrough, type Readable } from 'node:stream';
 import { type ApiError, badGateway, badRequest, hasBody } from '@releap/contract';
 import { ResponsePump } from '@releap/contract/response-pump';
 import type { Dispatcher, Pool } from 'undici';
+import { traceContext } from '@releap/tracing';
 import { ClientDisconnected, upstreamError } from './errors.ts';
 import type { HeaderPolicy } from './headers.ts';
 
@@ -71,7 +72,11 @@ export async function proxy(
         {
           method: request.method as Dispatcher.HttpMethod,
           path,
-          headers: headers.request(request.headers, dataToken, requestId),
+          headers: {
+            ...headers.request(request.headers, dataToken, requestId),
+            // Guests get the client's.
+            ...(options.isRunner ? traceContext() : {}),
+          },
           body,
         },
         pump,

@@ -7,6 +7,7 @@ import {
   requestIdSource,
   requestValidator,
 } from '@releap/contract';
+import { traceRequests } from '@releap/tracing';
 import Fastify, { type FastifyInstance } from 'fastify';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
@@ -42,6 +43,7 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     // Of the gateway or the control plane; each line about the request has it as `reqId`.
     genReqId: (request) => requestId(request.headers[REQUEST_ID_HEADER]),
   });
+  traceRequests(app as unknown as FastifyInstance);
   app.addHook('onSend', async (request, reply) => {
     reply.header(REQUEST_ID_HEADER, request.id);
   });

@@ -22,6 +22,8 @@ export interface Assignment {
   desired: DesiredState;
   /** Source of `running` for a sandbox that does not run; `disk` when absent. */
   start_from?: 'disk' | 'memory';
+  /** Parent of the spans of its first start, while traces are on. */
+  traceparent?: string;
   spec: SandboxSpec;
 }
 
@@ -47,8 +49,15 @@ export interface SnapshotObservation extends SnapshotDetail {
 }
 
 export function fromSandboxAssignment({ id, generation, desired, spec }: SandboxAssignment): Assignment {
-  const { start_from, ...rest } = spec;
-  return { vm_id: id, generation, desired, ...(start_from === undefined ? {} : { start_from }), spec: rest };
+  const { start_from, traceparent, ...rest } = spec;
+  return {
+    vm_id: id,
+    generation,
+    desired,
+    ...(start_from === undefined ? {} : { start_from }),
+    ...(traceparent === undefined ? {} : { traceparent }),
+    spec: rest,
+  };
 }
 
 export function toSandboxReport({ vm_id, generation, status, ...detail }: Observation): SandboxReport {

@@ -1,6 +1,7 @@
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Origin, PortMapping, RootSource } from '@releap/contract';
+import { activeTraceparent, traced } from '@releap/tracing';
 import type { Assignment } from './assignment.ts';
 import { LogFile } from '../logs/log-file.ts';
 import type { ForkOrigin, LocalState, RunningVm } from '../machine/index.ts';
@@ -97,6 +98,8 @@ export class MachineHost implements SandboxHost {
     const { vm_id: vmId, spec } = assignment;
     const operation = past.manifest === undefined ? 'create' : 'start';
     const startedAt = performance.now();
+    // Those who wait for their turn run in the context of the one before.
+    const parent = activeTraceparent() ?? '';
     const logs = this.#openLogs(vmId);
     logs.console.write(
       Buffer.from(
@@ -124,9 +127,14 @@ export class MachineHost implements SandboxHost {
           failpoint(`${operation}:restored`);
           const died = watch(made.running, events);
           const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
-          const configured = agent
-            .open(made.running.agentSocketPath, signal)
-            .then((guest) => configure(guest, config, signal, log.child({ vm: vmId })));
+          const configured = traced(
+            'guest until ready',
+            async () => {
+              const guest = await agent.open(made.running.agentSocketPath, signal);
+              return await configure(guest, config, signal, log.child({ vm: vmId }));
+            },
+            { parent },
+          );
           // When the VMM dies its connections close first; its end is the better reason.
           const failed = configured.catch(async (error: unknown) => {
             if (!signal.aborted)

@@ -1,4 +1,5 @@
 import type { Logger } from 'pino';
+import { traced } from '@releap/tracing';
 import { GuestLostError } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
 import type { Turn } from './steps.ts';
@@ -308,7 +309,10 @@ export class SandboxWork {
         failpoint(`${operation}:discarded`);
       }
       const imageSignal = AbortSignal.any([signal, AbortSignal.timeout(IMAGE_DEADLINE_MS)]);
-      using image = await this.#host.acquireImage(root, imageSignal, manifest, origin, isPersistent);
+      using image = await traced(
+        'acquire image',
+        async () => await this.#host.acquireImage(root, imageSignal, manifest, origin, isPersistent),
+      );
       if (served.spec.volumes !== undefined) await this.#host.openVolumes(served, imageSignal);
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       failpoint(`${operation}:image`);
@@ -318,7 +322,10 @@ export class SandboxWork {
       if (isPersistent && operation === 'start') {
         if (!(await this.#host.localState(this.#state.vmId)).disk) throw new Error(DISK_GONE);
       }
-      this.live = await this.#host.boot(served, image, past, this.#events(), bootSignal);
+      this.live = await traced(
+        'start micro-VM',
+        async () => await this.#host.boot(served, image, past, this.#events(), bootSignal),
+      );
       failpoint(`${operation}:booted`);
       signal.throwIfAborted();
       past.manifest = image.digest;

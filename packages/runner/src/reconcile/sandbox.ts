@@ -1,5 +1,6 @@
 import { conflict } from '@releap/contract';
 import type { Logger } from 'pino';
+import { traced } from '@releap/tracing';
 import type { Assignment, Observation } from './assignment.ts';
 import type { SnapshotFacts } from '../machine/index.ts';
 import type { LiveSandbox, SandboxHost } from './sandbox-host.ts';
@@ -124,7 +125,11 @@ export class Sandbox {
       first = undefined;
       try {
         this.#state.served = this.#state.assignment;
-        await this.#work.converge(signal, turn);
+        const { desired, traceparent = '', vm_id: id } = this.#state.served;
+        await traced(`reconcile sandbox to ${desired}`, async () => await this.#work.converge(signal, turn), {
+          parent: traceparent,
+          attributes: { 'releap.sandbox.id': id },
+        });
       } finally {
         turn?.end();
       }

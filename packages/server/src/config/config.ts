@@ -86,6 +86,8 @@ export interface Config {
   rateLimits: RateLimits;
   oidc: { issuer?: string; audience: string; clientId: string; trustEmail: boolean };
   identityPort?: number;
+  /** Absent: no traces. */
+  traces?: { endpoint: string; ratio: number };
   log: { level: (typeof LOG_LEVELS)[number]; fileBytes: number };
 }
 
@@ -275,6 +277,10 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       trustEmail: get('RELEAP_OIDC_TRUST_EMAIL') === 1,
     }),
     identityPort: get('RELEAP_IDENTITY_PORT'),
+    traces: url('OTEL_EXPORTER_OTLP_ENDPOINT') && {
+      endpoint: url('OTEL_EXPORTER_OTLP_ENDPOINT'),
+      ratio: get('OTEL_TRACES_SAMPLER_ARG'),
+    },
     log: { level: get('RELEAP_LOG_LEVEL'), fileBytes: Number(get('RELEAP_LOG_FILE_MIB')) * 2 ** 20 },
   };
   return compact(config) as unknown as Config;

@@ -1,6 +1,6 @@
 import { BILLING } from './variables/billing.ts';
 import { CERTIFICATES } from './variables/certificates.ts';
-import { LOG, THIS_MACHINE, WHERE_THINGS_ARE } from './variables/host.ts';
+import { LOG, THIS_MACHINE, TRACES, WHERE_THINGS_ARE } from './variables/host.ts';
 import { CREDENTIALS, DATABASE, NETWORK } from './variables/network.ts';
 import { LIMITS, SIGNING_IN, THE_SERVICE } from './variables/service.ts';
 import { THE_STORE } from './variables/store.ts';
@@ -21,6 +21,7 @@ export const VARIABLES = {
   ...LIMITS,
   ...BILLING,
   ...SIGNING_IN,
+  ...TRACES,
   ...LOG,
 } as const;
 

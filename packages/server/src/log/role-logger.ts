@@ -1,4 +1,4 @@
-import { pino, type Logger } from 'pino';
+import { pino, type Logger, type LoggerOptions } from 'pino';
 import sonicBoom from 'sonic-boom';
 import { loggerOptions } from './logger-options.ts';
 import { humanLine } from './terminal.ts';
@@ -9,14 +9,16 @@ const WAITING_MAX = 8 * 1024 * 1024;
 /**
  * The log of one role's process: JSON lines on standard output for a supervisor or a log collector, formatted lines on a
  * terminal.
+ * @param mixin fields of every line
  * @returns `flush` writes the buffer before the process ends; it also returns when the reader has closed the pipe
  */
 export function roleLogger(
   role: string,
   level: string,
   supervised: boolean,
+  mixin?: LoggerOptions['mixin'],
 ): { log: Logger; flush: () => void } {
-  const options = loggerOptions(level);
+  const options = { ...loggerOptions(level), ...(mixin === undefined ? {} : { mixin }) };
   if (!supervised && process.stdout.isTTY) {
     const color = process.stdout.hasColors();
     const write = (text: string): void => {

@@ -1,6 +1,8 @@
 import { mkdir } from 'node:fs/promises';
+import { hostname } from 'node:os';
 import path from 'node:path';
 import { lockFile } from '@releap/database';
+import { traceIds } from '@releap/tracing';
 import type { Logger } from 'pino';
 import type { Config } from '../config/config.ts';
 import { roleLogger } from '../log/role-logger.ts';
@@ -45,7 +47,13 @@ export async function runRole(
   supervised: boolean,
   start: (context: RoleContext) => Promise<RunningRole>,
 ): Promise<void> {
-  const { log, flush } = roleLogger(role, config.log.level, supervised);
+  const { traces } = config;
+  const { log, flush } = roleLogger(
+    role,
+    config.log.level,
+    supervised,
+    traces === undefined ? undefined : traceIds,
+  );
   const exit = (code: number): never => {
     flush();
     // Connections and timers of libraries must not keep a process that has finished.
@@ -132,7 +140,24 @@ async function startLocked(
   // Never two processes of a role on one home, also while the previous one is still exiting.
   const lock = await lockFile(path.join(folder, `${role}.lock`), `process ${process.pid}`, LOCK_PATIENCE_MS);
   if ('heldBy' in lock) throw new Error(`another ${role} is running in ${config.home}: ${lock.heldBy}`);
-  return await start(context);
+  if (config.traces === undefined) return await start(context);
+  const { startTracing } = await import('@releap/tracing/sdk');
+  const service = { service: `releap-${role}`, instance: `${hostname()}:${config.home}` };
+  const traces = startTracing({ ...config.traces, ...service, log: context.log });
+  const running = await start(context);
+  /** Its last spans are sent when it has ended. */
+  const thenSend = (end: () => Promise<void>) => async (): Promise<void> => {
+    try {
+      await end();
+    } finally {
+      await traces[Symbol.asyncDispose]();
+    }
+  };
+  return {
+    ...running,
+    stop: thenSend(() => running.stop()),
+    detach: thenSend(() => running.detach()),
+  };
 }
 
 /** An error and what caused it, in one line. */

@@ -5,7 +5,7 @@ import type { AssignableRow } from './environment.ts';
 
 /** The sandbox's assignment to its runner. */
 export function toAssignment(row: AssignableRow): SandboxAssignment {
-  const { name, origin, vcpus, ports, egress_policy, entrypoint, user } = row.spec;
+  const { name, origin, vcpus, ports, egress_policy, entrypoint, user, traceparent } = row.spec;
   return {
     kind: 'sandbox',
     id: row.id,
@@ -36,6 +36,8 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
       ...(row.objectStores === undefined ? {} : { object_stores: row.objectStores }),
       ...(row.volumes === undefined ? {} : { volumes: row.volumes }),
       ...(egress_policy === null ? {} : { egress: egress_policy }),
+      // Later starts belong to other requests.
+      ...(traceparent === undefined || row.generation > 1 ? {} : { traceparent }),
     },
   };
 }

@@ -20,6 +20,7 @@ import {
   type SnapshotRow,
   type StoredSpec,
 } from '@releap/database';
+import { traceContext } from '@releap/tracing';
 import { asQuotaRefusal } from '../../platform/quotas/quota-refusal.ts';
 import { pinned } from './assignment.ts';
 import type { Minted } from '../../storage/secrets/placeholders.ts';
@@ -180,6 +181,7 @@ function stored(spec: NewSandboxSpec, origin: Origin | null): StoredSpec {
     ...(entrypoint === undefined ? {} : { entrypoint }),
     ...(user === undefined ? {} : { user }),
     ...(required_runner_id === undefined ? {} : { required_runner_id }),
+    ...traceContext(),
   };
 }
 

@@ -14,6 +14,7 @@ import {
 import type { Logger } from 'pino';
 import { Check } from 'typebox/value';
 import type { WebSocket } from 'ws';
+import { traced } from '@releap/tracing';
 import type { GrantIndex, HeldGrant } from './grant-index.ts';
 import type {
   Resolved,
@@ -143,7 +144,13 @@ export class GatewayLink {
     await this.#resolve(question).finally(() => this.#waits--);
   }
 
-  async #resolve({ id, target, token }: Question): Promise<void> {
+  async #resolve(question: Question): Promise<void> {
+    const { traceparent: parent, target } = question;
+    if (parent === undefined) return await this.#answerTo(question);
+    await traced(`resolve ${target.kind}`, () => this.#answerTo(question), { kind: 'server', parent });
+  }
+
+  async #answerTo({ id, target, token }: Question): Promise<void> {
     const { resolvers, log } = this.#options;
     let held: Held | undefined;
     let renewed: Held | undefined;

@@ -1,6 +1,7 @@
 /** Asks the data servers of hosts: for logs of sandboxes and of builds, which are not stored in the database, and for ports. */
 import type { Readable } from 'node:stream';
 import { badGateway, PORT_STREAM_PROTOCOL, portStreamPath } from '@releap/contract';
+import { traceContext } from '@releap/tracing';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
 import type { DataTokens } from '../../platform/credentials/data-tokens.ts';
@@ -92,7 +93,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
         answer = await poolFor(dataUrl).request({
           method: 'GET',
           path: `${path}${follow ? '?follow=1' : ''}`,
-          headers: { authorization: `Bearer ${token}` },
+          headers: { authorization: `Bearer ${token}`, ...traceContext() },
           headersTimeout: ANSWER_MS,
           // A client that follows may wait for the next line without a time limit.
           bodyTimeout: follow ? 0 : SILENCE_MS,
@@ -112,7 +113,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
         const { socket } = await poolFor(dataUrl).upgrade({
           path: portStreamPath(sandboxId, port),
           protocol: PORT_STREAM_PROTOCOL,
-          headers: { authorization: `Bearer ${token}` },
+          headers: { authorization: `Bearer ${token}`, ...traceContext() },
           signal: AbortSignal.any([signal, AbortSignal.timeout(ANSWER_MS)]),
         });
         socket.on('error', () => undefined).destroy();
@@ -129,7 +130,11 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
         const answer = await poolFor(dataUrl).request({
           method: 'POST',
           path,
-          headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+          headers: {
+            authorization: `Bearer ${token}`,
+            'content-type': 'application/json',
+            ...traceContext(),
+          },
           body: JSON.stringify(body),
           headersTimeout: deadlineMs,
           bodyTimeout: SILENCE_MS,

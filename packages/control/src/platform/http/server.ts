@@ -1,6 +1,7 @@
 /** The Fastify server on which planes are mounted. */
 import type { Server } from 'node:http';
 import { ApiError, BOUNDS, discardBody, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
+import { traceRequests } from '@releap/tracing';
 import fastify, {
   LogController,
   type FastifyBaseLogger,
@@ -85,6 +86,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   decorateRequests(app, closing.signal);
   app.setErrorHandler(answerError);
   app.setNotFoundHandler(routeNotFound);
+  traceRequests(app);
   app.addHook('onRequest', (request, reply, done) => {
     if (isDraining) reply.raw.shouldKeepAlive = false;
     watchBody(request, reply, bodyLimits);

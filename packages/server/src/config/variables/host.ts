@@ -1,7 +1,7 @@
 /** Folders and hardware of a host, and its logs. */
 import { IMAGE_CACHE_MIB } from '@releap/contract';
 import { Type } from 'typebox';
-import { AbsolutePath, Positive, variable } from './variable.ts';
+import { AbsolutePath, HttpUrl, Positive, variable } from './variable.ts';
 
 export const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'] as const;
 
@@ -157,6 +157,30 @@ export const THIS_MACHINE = {
     description:
       'Most disk space of the layer caches of all projects. The least recently used are removed; one that no build has used for 7 days is removed, too.',
     group: 'This machine',
+  }),
+} as const;
+
+export const TRACES = {
+  OTEL_EXPORTER_OTLP_ENDPOINT: variable({
+    schema: HttpUrl,
+    defaultText: 'none: traces are off, and nothing of them is loaded',
+    description:
+      'Base URL of an OpenTelemetry collector, to which control servers, runners and gateways send traces over OTLP/HTTP, as ' +
+      '`http://collector:4318` ([observability.md](observability.md#traces)).',
+    group: 'Traces',
+  }),
+  OTEL_EXPORTER_OTLP_HEADERS: variable({
+    schema: Type.String({ maxLength: 8_192 }),
+    secret: true,
+    description: 'Headers of these requests, as `name=value,name=value`: credentials of the collector.',
+    group: 'Traces',
+  }),
+  OTEL_TRACES_SAMPLER_ARG: variable({
+    schema: Type.Number({ minimum: 0, maximum: 1 }),
+    default: 1,
+    description:
+      'Share of the requests whose traces are recorded. A request with a `traceparent` is recorded if that says so.',
+    group: 'Traces',
   }),
 } as const;
 

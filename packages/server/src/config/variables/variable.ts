@@ -22,6 +22,7 @@ export interface Variable<S extends TSchema = TSchema> {
     | 'Signing in'
     | 'Billing'
     | 'Limits'
+    | 'Traces'
     | 'Log';
 }
 
