@@ -129,7 +129,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
       const ended = new AbortController();
       const signal = hurry === undefined ? ended.signal : AbortSignal.any([ended.signal, hurry]);
       await Promise.race([
-        Promise.all(modules.map((module) => module.drain?.())),
+        Promise.all(modules.map(async (module) => await module.drain?.())),
         sleep(ms, undefined, { signal }).catch(() => undefined),
       ]);
       ended.abort();
