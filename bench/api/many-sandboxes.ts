@@ -36,10 +36,11 @@ export async function writeSandboxes(pool: Database['pool'], perProject: number)
     [runnerId],
   );
   await pool.query(
-    `insert into sandboxes (id, project_id, name, region, status, desired, job_id, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch,
-       image_ref, root, access_token_hash, runner_id, held)
-     select gen_random_uuid(), p.id, 'one', 'local', 'running', 'running', gen_random_uuid(), 'burstable', 0.125, 2, 1024, 512, 'amd64',
-       'busybox', '{}', sha256('x'), $1, true from projects p, generate_series(1, $2::integer)`,
+    `insert into sandboxes (id, project_id, region, status, desired, job_id, mode, cpu, mem_mib, scratch_mib, cpu_arch,
+       spec, access_token_hash, runner_id, held)
+     select gen_random_uuid(), p.id, 'local', 'running', 'running', gen_random_uuid(), 'burstable', 0.125, 1024, 512, 'amd64',
+       '{"version": 1, "name": "one", "vcpus": 2, "ports": [], "egress_policy": null, "image_ref": "busybox", "root": {}, "origin": null}',
+       sha256('x'), $1, true from projects p, generate_series(1, $2::integer)`,
     [runnerId, perProject],
   );
   return runnerId;

@@ -15,7 +15,7 @@ export async function fillHistory(
   const client = new Client({ connectionString: url });
   await client.connect();
   try {
-    // The rows have ended: no meter opens, no bridge runs, no balance changes.
+    // The rows have ended: no meter opens, no balance changes.
     await client.query(
       'set session_replication_role = replica; set statement_timeout = 0; set synchronous_commit = off',
     );
@@ -33,10 +33,10 @@ export async function fillHistory(
       progress(`writing history, ${to} of ${rows}`);
       await client.query(
         `with made as (
-           insert into sandboxes (id, project_id, name, region, status, desired, runner_id, held, job_id, mode, cpu, vcpus, mem_mib, scratch_mib,
-             cpu_arch, image_ref, root, spec, access_token_hash, created_at, updated_at, deleted_at)
-           select gen_random_uuid(), $1, 'old', 'here', 'deleted', 'deleted', $2, false, gen_random_uuid(), 'burstable', 0.125, 2, 1024, 512,
-                  'amd64', 'busybox', '{}', '{"version": 1, "name": "old", "vcpus": 2, "ports": [], "egress_policy": null, "image_ref": "busybox", "root": {}, "origin": null}',
+           insert into sandboxes (id, project_id, region, status, desired, runner_id, held, job_id, mode, cpu, mem_mib, scratch_mib,
+             cpu_arch, spec, access_token_hash, created_at, updated_at, deleted_at)
+           select gen_random_uuid(), $1, 'here', 'deleted', 'deleted', $2, false, gen_random_uuid(), 'burstable', 0.125, 1024, 512,
+                  'amd64', '{"version": 1, "name": "old", "vcpus": 2, "ports": [], "egress_policy": null, "image_ref": "busybox", "root": {}, "origin": null}',
                   sha256(n::text::bytea), now() - n * interval '1 s', now() - n * interval '1 s', now() - (n % 86400 * 20) * interval '1 s'
              from generate_series($3::integer, $4::integer) n returning id, job_id, created_at
          ), jobs as (
@@ -48,10 +48,10 @@ export async function fillHistory(
         [project, runner, from + 1, to, org],
       );
       await client.query(
-        `insert into snapshots (id, project_id, name, kind, status, desired, runner_id, held, job_id, sandbox_id, region, image_ref, root, mode,
-           cpu, vcpus, mem_mib, scratch_mib, cpu_arch, spec, updated_at)
+        `insert into snapshots (id, project_id, name, kind, status, desired, runner_id, held, job_id, sandbox_id, region, mode,
+           cpu, mem_mib, scratch_mib, cpu_arch, spec, updated_at)
          select gen_random_uuid(), $1, gen_random_uuid()::text, 'disk', 'deleted', 'deleted', $2, false, gen_random_uuid(), gen_random_uuid(), 'here',
-                'busybox', '{}', 'burstable', 1, 1, 1, 1, 'amd64', '{}', now() - interval '1 day' from generate_series($3::integer, $4::integer, 10)`,
+                'burstable', 1, 1, 1, 'amd64', '{}', now() - interval '1 day' from generate_series($3::integer, $4::integer, 10)`,
         [project, runner, from + 1, to],
       );
       await client.query(

@@ -134,7 +134,7 @@ export async function createServices(
   const serviceKeys = createServiceKeys({
     database,
     encryption: options.keys === undefined ? undefined : encryption,
-    // Responses that version 0.1 recorded can be replayed, and its servers may still run beside this one.
+    // Responses that version 0.1 recorded can be replayed.
     seeds: previousToken === undefined ? {} : { idempotency: previousToken },
     makers: { 'egress-root': async () => makeEgressRoot(await deploymentId(database)) },
     log,

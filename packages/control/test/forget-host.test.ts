@@ -110,13 +110,13 @@ describe('a host that is forgotten', () => {
     const { rows } = await world.database.pool.query<{ columns: string }>(
       `select string_agg(quote_ident(column_name), ', ') as columns from information_schema.columns
         where table_schema = current_schema() and table_name = 'sandboxes'
-          and column_name not in ('id', 'name', 'job_id') and is_generated = 'NEVER'`,
+          and column_name not in ('id', 'job_id') and is_generated = 'NEVER'`,
     );
     const columns = rows[0]?.columns ?? '';
     await world.database.pool.query(
-      `insert into sandboxes (id, job_id, name, ${columns})
-       select gen_random_uuid(), gen_random_uuid(), 'copy-' || n, ${columns}
-         from sandboxes, generate_series(1, 450) n where id = $1`,
+      `insert into sandboxes (id, job_id, ${columns})
+       select gen_random_uuid(), gen_random_uuid(), ${columns}
+         from sandboxes, generate_series(1, 450) where id = $1`,
       [vm.uuid],
     );
     await lose();

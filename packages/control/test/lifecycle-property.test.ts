@@ -23,7 +23,7 @@ import {
   type SandboxFacts,
   type SandboxEvent,
 } from '../src/compute/sandboxes/transitions.ts';
-import { newOrg, newRunner, REGION } from './support/billing.ts';
+import { newOrg, newRunner, REGION, specJson } from './support/billing.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { step } from './support/model.ts';
 
@@ -78,15 +78,15 @@ async function newSandbox(persistent: boolean, source?: Life): Promise<string> {
   const id = newUuid();
   told.set(id, []);
   await database.pool.query(
-    `insert into sandboxes (id, job_id, project_id, name, region, status, desired, deadline_at, persistent, mode, cpu, vcpus,
-       mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, origin)
-     values ($1, gen_random_uuid(), $2, 'n', '${REGION}', 'pending', 'running', now() + interval '1 hour', $3, 'burstable', 1, 1, 1, 1,
-       'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), $4)`,
+    `insert into sandboxes (id, job_id, project_id, region, status, desired, deadline_at, persistent, mode, cpu, mem_mib, scratch_mib,
+       cpu_arch, spec, access_token_hash)
+     values ($1, gen_random_uuid(), $2, '${REGION}', 'pending', 'running', now() + interval '1 hour', $3, 'burstable', 1, 1, 1,
+       'amd64', $4, decode(repeat('00', 32), 'hex'))`,
     [
       id,
       projectId,
       persistent,
-      source === undefined ? null : JSON.stringify({ type: 'fork', vm_id: source.id }),
+      specJson({ origin: source === undefined ? null : { type: 'fork', vm_id: source.id } }),
     ],
   );
   if (source === undefined) return id;

@@ -12,7 +12,7 @@ import { SNAPSHOT_PURGE } from '../src/compute/snapshots/module.ts';
 import { purgeLostRunners } from '../src/fleet/runners/purge.ts';
 import { purgeEnded } from '../src/platform/retention/purge.ts';
 import { INVITATION_PURGE } from '../src/tenancy/management/module.ts';
-import { newOrg, newRunner, newSandbox, setStatus } from './support/billing.ts';
+import { newOrg, newRunner, newSandbox, setStatus, specJson } from './support/billing.ts';
 
 let database: Database;
 before(async () => {
@@ -43,10 +43,10 @@ const snapshotOf = async (
   const runnerId = await newRunner(database);
   await database.pool.query(
     `insert into snapshots (id, project_id, name, kind, status, desired, runner_id, held, job_id, sandbox_id, region,
-       image_ref, root, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, updated_at)
-     values ($1, $2, gen_random_uuid()::text, 'full', $3, 'ready', $4, false, $1, $5, 'here', 'busybox', '{}', 'burstable', 1, 1, 1, 1, 'amd64',
+       spec, mode, cpu, mem_mib, scratch_mib, cpu_arch, updated_at)
+     values ($1, $2, gen_random_uuid()::text, 'full', $3, 'ready', $4, false, $1, $5, 'here', $7, 'burstable', 1, 1, 1, 'amd64',
        now() - $6 * interval '1 day')`,
-    [id, projectId, status, runnerId, sandboxId, days],
+    [id, projectId, status, runnerId, sandboxId, days, specJson({ name: null })],
   );
   return id;
 };

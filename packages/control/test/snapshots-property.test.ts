@@ -1,7 +1,7 @@
 /** Random histories of the snapshots of one sandbox on a real PostgreSQL, with the table without SQL as the model. */
 import assert from 'node:assert/strict';
 import { after, before, it } from 'node:test';
-import { ApiError, newUuid } from '@releap/contract';
+import { ApiError } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { inspect, inspectSnapshots } from '@releap/testing/inspect';
@@ -17,7 +17,7 @@ import {
 } from '../src/compute/snapshots/transitions.ts';
 import { quiet } from '@releap/testing/world';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { newOrg, newRunner, REGION } from './support/billing.ts';
+import { newOrg, newRunner, newSandbox } from './support/billing.ts';
 
 let database: Database;
 let projectId: string;
@@ -36,15 +36,9 @@ before(async () => {
 });
 after(async () => database[Symbol.asyncDispose]());
 
-async function newSandbox(): Promise<string> {
-  const id = newUuid();
-  await database.pool.query(
-    `insert into sandboxes (id, job_id, project_id, name, region, status, desired, runner_id, held, manifest_name, mode, cpu, vcpus,
-       mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash)
-     values ($1, gen_random_uuid(), $2, 'n', '${REGION}', 'running', 'running', $3, true, 'sha256:1', 'burstable', 1, 1, 1, 1,
-       'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'))`,
-    [id, projectId, runnerId],
-  );
+async function runningSandbox(): Promise<string> {
+  const id = await newSandbox(database, projectId, { runnerId });
+  await database.pool.query(`update sandboxes set manifest_name = 'sha256:1' where id = $1`, [id]);
   return id;
 }
 
@@ -139,7 +133,7 @@ async function act(vm: string, name: () => string, one: Act): Promise<void> {
 it('any snapshots of a sandbox follow the table, take turns, keep their lineage, and leave nothing on the host', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(acts, { minLength: 1, maxLength: 30, size: 'max' }), async (all) => {
-      const vm = await newSandbox();
+      const vm = await runningSandbox();
       let count = 0;
       for (const one of all) {
         await act(vm, () => `${vm}-${++count}`, one);

@@ -105,13 +105,11 @@ it(`a runner with ${SANDBOXES} sandboxes of 1 MiB of environment reconnects, and
     [runnerId, REGION, JSON.stringify(FACTS), newUuid()],
   );
   await database.transaction(async (client) => {
-    // Without the triggers that keep the columns of the previous version equal: they would write everything twice.
-    await client.query(`set local session_replication_role = 'replica'`);
     await client.query(
-      `insert into sandboxes (id, project_id, name, region, status, desired, runner_id, held, job_id, mode, cpu, vcpus, mem_mib,
-                              scratch_mib, cpu_arch, image_ref, root, access_token_hash, spec, env_bytes)
-       select gen_random_uuid(), $1, 'x', $2, 'running', 'running', $3, true, gen_random_uuid(), 'burstable', 1, 1, 128, 128,
-              'amd64', 'busybox', '{"type":"builtin","name":"busybox"}', decode(repeat('00', 32), 'hex'),
+      `insert into sandboxes (id, project_id, region, status, desired, runner_id, held, job_id, mode, cpu, mem_mib,
+                              scratch_mib, cpu_arch, access_token_hash, spec, env_bytes)
+       select gen_random_uuid(), $1, $2, 'running', 'running', $3, true, gen_random_uuid(), 'burstable', 1, 128, 128,
+              'amd64', decode(repeat('00', 32), 'hex'),
               '{"version":1,"name":"x","vcpus":1,"ports":[],"egress_policy":null,"image_ref":"busybox","root":{"type":"builtin","name":"busybox"},"origin":null}',
               $4
          from generate_series(1, $5)`,

@@ -21,10 +21,11 @@ import {
   type Transition,
   type SandboxEvent,
 } from '../src/compute/sandboxes/transitions.ts';
-import { newOrg, REGION } from './support/billing.ts';
+import { newOrg, newSandbox, REGION, specJson } from './support/billing.ts';
 import { step } from './support/model.ts';
 
 const status = fc.constantFrom(...SANDBOX_STATUSES);
+const ENV = '{"A":"1"}';
 const facts: fc.Arbitrary<SandboxFacts> = fc.record({
   status,
   desired: fc.constantFrom('running', 'stopped', 'paused', 'deleted'),
@@ -283,14 +284,15 @@ describe('the UPDATE made from the table', () => {
       [JSON.stringify(rows)],
     );
     await pool.query(
-      `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, spot, volume_count, docker_data_mib,
-         gpu_host, manifest_name, has_memory, memory_blocked, start_from, mode, cpu, vcpus, mem_mib, scratch_mib, cpu_arch, image_ref, root, access_token_hash, env, held, pending_fork)
-       select id, job_id, '${projectId}', 'n', '${REGION}', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
-              manifest_name, has_memory, memory_blocked, start_from, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}', decode(repeat('00', 32), 'hex'), '{"A":"1"}', true, pending_fork
+      `insert into sandboxes (id, job_id, project_id, region, status, desired, persistent, spot, volume_count, docker_data_mib,
+         gpu_host, manifest_name, has_memory, memory_blocked, start_from, mode, cpu, mem_mib, scratch_mib, cpu_arch, spec, access_token_hash, env_bytes, held, pending_fork)
+       select id, job_id, '${projectId}', '${REGION}', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
+              manifest_name, has_memory, memory_blocked, start_from, 'burstable', 1, 1, 1, 'amd64', $2, decode(repeat('00', 32), 'hex'), ${Buffer.byteLength(ENV)}, true, pending_fork
          from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
               volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, memory_blocked text, start_from text, pending_fork uuid)`,
-      [JSON.stringify(rows)],
+      [JSON.stringify(rows), specJson()],
     );
+    await pool.query(`insert into sandbox_env (sandbox_id, env) select id, $1 from sandboxes`, [ENV]);
     await using cleanup = new AsyncDisposableStack();
     const client = await pool.connect();
     cleanup.defer(() => client.release(true));
@@ -354,13 +356,8 @@ describe('the UPDATE made from the table', () => {
     await using database = await openFresh();
     const { pool } = database;
     const { projectId } = await newOrg(database);
-    await pool.query(
-      `insert into sandboxes (id, job_id, project_id, name, region, status, desired, persistent, mode, cpu, vcpus, mem_mib, scratch_mib,
-         cpu_arch, image_ref, root, access_token_hash)
-       select gen_random_uuid(), gen_random_uuid(), '${projectId}', 'n', '${REGION}', 'running', 'running', true, 'burstable', 1, 1, 1, 1, 'amd64', 'i', '{}',
-              decode(repeat('00', 32), 'hex') from generate_series(1, 20)`,
-    );
-    const { rows } = await pool.query<{ id: string }>('select id from sandboxes');
+    for (let n = 0; n < 20; n++) await newSandbox(database, projectId);
+    const { rows } = await pool.query<{ id: string }>('update sandboxes set persistent = true returning id');
     const rivals: SandboxEvent[] = [
       'stop',
       'pause',

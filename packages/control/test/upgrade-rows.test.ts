@@ -1,13 +1,21 @@
-/** One database, servers of two versions: the previous one knows no spec, no `sandbox_env` and no owner. */
+/**
+ * Three versions of what a sandbox is stored as: `columns` (before migration 0007) knows no spec, no `sandbox_env` and no owner; `both`
+ * writes these, and triggers keep the columns equal for a server of `columns` beside it; `spec` has dropped the columns.
+ */
 import assert from 'node:assert/strict';
-import { describe, it } from 'node:test';
-import { newToken, newUuid } from '@releap/contract';
-import { queryOne, migrate, openDatabase, readMigrations, type Database } from '@releap/database';
-import { emptyDatabase, openFresh, quiet } from '@releap/testing/postgres';
-import { readEnvironments } from '../src/compute/sandboxes/environment.ts';
-import { createSandbox, type NewSandboxSpec } from '../src/compute/sandboxes/insert.ts';
-import { SANDBOX_SQL } from '../src/compute/sandboxes/transition-sql.ts';
-import { STATE_DEADLINES } from '../src/compute/sandboxes/transitions.ts';
+import { after, before, describe, it } from 'node:test';
+import { newUuid } from '@releap/contract';
+import {
+  isDatabaseUnavailable,
+  migrate,
+  openDatabase,
+  readMigrations,
+  type Database,
+} from '@releap/database';
+import { emptyDatabase, quiet } from '@releap/testing/postgres';
+import { until } from '@releap/testing/eventually';
+
+const DROPS_COLUMNS = 'drop-columns-before-spec';
 
 const ORG = newUuid();
 const PROJECT = newUuid();
@@ -23,8 +31,8 @@ async function seed({ pool }: Pick<Database, 'pool'>): Promise<void> {
   );
 }
 
-/** The INSERT of the previous version, word for word. */
-const PREVIOUS_INSERT = `with job as (
+/** The INSERT of `columns`, word for word. */
+const INSERT_OF_COLUMNS = `with job as (
      insert into jobs (id, project_id, kind, status, sandbox_id) values ($2, $3, 'vm.create', 'queued', $1)
    ), attached as (
      insert into sandbox_secrets (sandbox_id, placeholder_hash, secret_id, name)
@@ -44,14 +52,14 @@ const ENV = { A: 'one', B: 'two' };
 const ROOT = { type: 'builtin' as const, name: 'busybox' };
 const ORIGIN = { type: 'snapshot' as const, snapshot_id: newUuid(), kind: 'disk' as const };
 
-async function previousCreates(
+async function columnsCreates(
   { pool }: Pick<Database, 'pool'>,
   env: object,
   origin: object | null = ORIGIN,
 ): Promise<string> {
   const id = newUuid();
   // biome-ignore format: one value a parameter, in its order
-  await pool.query(PREVIOUS_INSERT, [
+  await pool.query(INSERT_OF_COLUMNS, [
     id, newUuid(), PROJECT, 'old', 'r', 'running', 60_000, 'burstable', 0.5, 2, 512, 1024, 0, null, JSON.stringify(PORTS),
     JSON.stringify(env), JSON.stringify(EGRESS), true, false, 'amd64', 'busybox', JSON.stringify(ROOT), Buffer.alloc(32),
     origin === null ? null : JSON.stringify(origin), null, 'disk', '[]',
@@ -70,6 +78,23 @@ const SPEC = {
   origin: ORIGIN,
 };
 
+/** What the INSERT of `both` writes. */
+const INSERT_OF_BOTH = `with environment as (
+     insert into sandbox_env (sandbox_id, env) values ($1, $2)
+   )
+   insert into sandboxes (id, job_id, project_id, env_bytes, region, status, desired, deadline_at, mode, cpu, mem_mib, scratch_mib,
+     persistent, spot, cpu_arch, spec, access_token_hash)
+   values ($1, $3, $4, octet_length($2::text), 'r', 'pending', 'running', now() + interval '1 minute', 'burstable', 0.5, 512, 1024,
+     true, false, 'amd64', $5, $6)`;
+
+async function bothCreates({ pool }: Pick<Database, 'pool'>): Promise<string> {
+  const id = newUuid();
+  const values = [id, JSON.stringify(ENV), newUuid(), PROJECT, JSON.stringify(SPEC), Buffer.alloc(32)];
+  // Prepared, as servers do it.
+  await pool.query({ name: 'insert-of-both', text: INSERT_OF_BOTH, values });
+  return id;
+}
+
 async function newForm({ pool }: Pick<Database, 'pool'>, id: string): Promise<unknown> {
   const { rows } = await pool.query(
     `select spec, owner_kind, env_bytes > 0 as sized, (select env from sandbox_env where sandbox_id = s.id) as env
@@ -79,14 +104,14 @@ async function newForm({ pool }: Pick<Database, 'pool'>, id: string): Promise<un
   return rows[0];
 }
 
-describe('a database of the previous version', () => {
+describe('a database of columns', () => {
   it('keeps every sandbox and snapshot when it is migrated', async () => {
     const url = await emptyDatabase();
     const known = await readMigrations();
     await migrate({ url, log: quiet, migrations: known.slice(0, 6) });
     await using database = openDatabase({ url, log: quiet });
     await seed(database);
-    const [bare, full] = [await previousCreates(database, {}), await previousCreates(database, ENV)];
+    const [bare, full] = [await columnsCreates(database, {}), await columnsCreates(database, ENV)];
     const snapshot = newUuid();
     await database.pool.query(
       `insert into snapshots (id, project_id, name, kind, status, desired, runner_id, held, job_id, sandbox_id, region, image_ref,
@@ -124,11 +149,26 @@ describe('a database of the previous version', () => {
   });
 });
 
-describe('a server of the previous version on the migrated database', () => {
-  it('writes sandboxes that this version reads', async () => {
-    await using database = await openFresh();
+describe('a server of columns, beside one of both,', () => {
+  let database: Database;
+  before(async () => {
+    const url = await emptyDatabase();
+    const known = await readMigrations();
+    const to = known.findIndex(({ name }) => name === DROPS_COLUMNS);
+    await migrate({ url, log: quiet, migrations: known.slice(0, to) });
+    database = openDatabase({ url, log: quiet });
     await seed(database);
-    const [bare, full] = [await previousCreates(database, {}, null), await previousCreates(database, ENV)];
+  });
+  after(() => database.close());
+
+  const columnsRead = async (id: string): Promise<Record<string, unknown>> => {
+    const { rows } = await database.pool.query('select * from sandboxes where id = $1', [id]);
+    const { name, vcpus, ports, env, egress_policy, image_ref, root, origin } = rows[0];
+    return { name, vcpus, ports, env, egress_policy, image_ref, root, origin };
+  };
+
+  it('writes sandboxes that the other one reads', async () => {
+    const [bare, full] = [await columnsCreates(database, {}, null), await columnsCreates(database, ENV)];
     const empty = { spec: { ...SPEC, origin: null }, owner_kind: 'project', sized: false, env: null };
     assert.deepEqual(await newForm(database, bare), empty);
     assert.deepEqual(await newForm(database, full), {
@@ -151,68 +191,86 @@ describe('a server of the previous version on the migrated database', () => {
     });
   });
 
-  it('reads in full what this version writes', async () => {
-    await using database = await openFresh();
-    await seed(database);
-    const spec: NewSandboxSpec = {
-      name: 'new',
-      region: 'r',
-      cpu_arch: 'amd64',
-      mode: 'burstable',
-      cpu: 0.5,
-      vcpus: 2,
-      mem_mib: 512,
-      scratch_mib: 1024,
-      gpu_host: 0,
-      docker_data_mib: null,
-      ports: PORTS,
-      egress_policy: EGRESS,
-      persistent: true,
-      spot: false,
-      env: ENV,
-      root: ROOT,
-      image_ref: 'busybox',
-    };
-    const ids = { id: newUuid(), jobId: newUuid(), accessToken: newToken('sandbox') };
-    await createSandbox(database.pool, {
-      owner: { kind: 'project', projectId: PROJECT },
-      spec,
-      source: { kind: 'image' },
-      ids,
-      deadlineMs: 1_000,
-    });
-    const read = async (): Promise<Record<string, unknown>> => {
-      const { rows } = await database.pool.query('select * from sandboxes where id = $1', [ids.id]);
-      const { name, vcpus, ports, env, egress_policy, image_ref, root, origin } = rows[0];
-      return { name, vcpus, ports, env, egress_policy, image_ref, root, origin };
-    };
+  it('reads in full what the other one writes', async () => {
+    const id = await bothCreates(database);
     const expected = {
-      name: 'new',
+      name: 'old',
       vcpus: 2,
       ports: PORTS,
       env: ENV,
       egress_policy: EGRESS,
       image_ref: 'busybox',
       root: ROOT,
+      origin: ORIGIN,
     };
-    assert.deepEqual(await read(), { ...expected, origin: null });
-    assert.deepEqual((await readEnvironments(database.pool, [ids.id])).get(ids.id), ENV);
-
-    const made = SANDBOX_SQL.statement('delete', [{ id: ids.id }], STATE_DEADLINES);
-    assert.ok(made);
-    const moved = await queryOne(database.pool, made.statement, made.values);
-    assert.equal(moved?.status, 'deleted');
-    assert.deepEqual(await read(), { ...expected, env: {}, origin: null });
-    assert.equal((await readEnvironments(database.pool, [ids.id])).size, 0);
+    assert.deepEqual(await columnsRead(id), expected);
+    // Its transition to `deleted`.
+    await database.pool.query(
+      `with env as (delete from sandbox_env where sandbox_id = $1) update sandboxes set status = 'deleted', env_bytes = 0 where id = $1`,
+      [id],
+    );
+    assert.deepEqual(await columnsRead(id), { ...expected, env: {} });
   });
 
-  it('and this one refuse to change the spec of a sandbox that is not deleted', async () => {
-    await using database = await openFresh();
-    await seed(database);
-    const id = await previousCreates(database, {});
+  it('refuses to change the spec of a sandbox that is not deleted', async () => {
+    const id = await columnsCreates(database, {});
     await assert.rejects(
       database.pool.query(`update sandboxes set spec = spec || '{"vcpus": 64}' where id = $1`, [id]),
       /the spec of sandbox .* is immutable/,
     );
+  });
+});
+
+describe('the migration that drops the columns', () => {
+  it('keeps every sandbox, and servers of both go on creating', async () => {
+    const url = await emptyDatabase();
+    const known = await readMigrations();
+    const to = known.findIndex(({ name }) => name === DROPS_COLUMNS);
+    await migrate({ url, log: quiet, migrations: known.slice(0, to) });
+    await using database = openDatabase({ url, log: quiet });
+    const { pool } = database;
+    await seed(database);
+    const made = [await columnsCreates(database, ENV), await bothCreates(database)];
+    const [bare, gone] = [await columnsCreates(database, {}), await columnsCreates(database, {})];
+    await pool.query(`update sandboxes set status = 'deleted' where id = $1`, [gone]);
+
+    const over = new AbortController();
+    const server = async (): Promise<void> => {
+      while (!over.signal.aborted) {
+        try {
+          made.push(await bothCreates(database));
+        } catch (error) {
+          // The migration ends connections.
+          if (!isDatabaseUnavailable(error)) throw error;
+        }
+      }
+    };
+    const servers = Promise.all([server(), server(), server()]);
+    await until(() => made.length > 10);
+    assert.deepEqual(await migrate({ url, log: quiet, migrations: known.slice(0, to + 1) }), [to + 1]);
+    const count = made.length;
+    await Promise.race([servers, until(() => made.length > count + 10)]);
+    over.abort();
+    await servers;
+
+    for (const id of made)
+      assert.deepEqual(await newForm(database, id), {
+        spec: SPEC,
+        owner_kind: 'project',
+        sized: true,
+        env: ENV,
+      });
+    const without = { spec: SPEC, owner_kind: 'project', sized: false, env: null };
+    assert.deepEqual(await newForm(database, bare), without);
+    const { rows } = await pool.query(
+      `select proname as name from pg_proc where proname like 'bridge%' union all select tgname from pg_trigger where tgname like 'bridge%'`,
+    );
+    assert.deepEqual(rows, []);
+    // The rule for specs is as it was.
+    const erase = (id: string) =>
+      pool.query(`update sandboxes set spec = spec || '{"egress_policy": null}' where id = $1`, [id]);
+    await assert.rejects(erase(bare), /the spec of sandbox .* is immutable/);
+    await erase(gone);
+    assert.deepEqual(await newForm(database, gone), { ...without, spec: { ...SPEC, egress_policy: null } });
   });
 });

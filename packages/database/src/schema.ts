@@ -1,7 +1,6 @@
 /**
  * Rows of the tables that many parts of the control plane read: their columns and types, in one place. Statements list
- * columns with `columns('s', SANDBOX_COLUMNS)` and never use `select *`, which would also read environments (up to 1 MiB
- * each) and columns of later versions. Migrations define the tables; a test compares these lists with them.
+ * columns with `columns('s', SANDBOX_COLUMNS)` and never use `select *`, which would also read columns of later versions. Migrations define the tables; a test compares these lists with them.
  */
 import type {
   DesiredState,

@@ -1,7 +1,7 @@
 /** Organizations, hosts, sandboxes and meters as rows of the database, for tests below the API. */
 import { randomBytes } from 'node:crypto';
 import { newUuid, type SandboxStatus } from '@releap/contract';
-import type { Database } from '@releap/database';
+import type { Database, StoredSpec } from '@releap/database';
 import { METER_SCALE } from '../../src/tenancy/billing/charge-meters.ts';
 import { price, type Prices } from '../../src/tenancy/billing/prices.ts';
 
@@ -77,6 +77,21 @@ export interface SandboxOptions extends Partial<MeteredSize> {
   vcpus?: number;
 }
 
+/** As JSON, for a row of `sandboxes` or `snapshots`. */
+export function specJson(fields: Partial<StoredSpec> = {}): string {
+  const spec: StoredSpec = {
+    version: 1,
+    name: 'one',
+    vcpus: 2,
+    ports: [],
+    egress_policy: null,
+    image_ref: 'busybox',
+    root: { type: 'builtin', name: 'busybox' },
+    origin: null,
+  };
+  return JSON.stringify({ ...spec, ...fields });
+}
+
 export async function newSandbox(
   database: Database,
   projectId: string,
@@ -84,9 +99,9 @@ export async function newSandbox(
 ): Promise<string> {
   const id = options.id ?? newUuid();
   await database.pool.query(
-    `insert into sandboxes (id, project_id, name, region, status, desired, job_id, mode, cpu, vcpus, mem_mib, scratch_mib,
-       gpu_host, spot, cpu_arch, image_ref, root, access_token_hash, runner_id, held)
-     values ($1, $2, 'one', $3, $4, 'running', $5, $6, $7, $8, $9, 512, $10, $11, 'amd64', 'busybox', '{}', $12, $13, $13::uuid is not null)`,
+    `insert into sandboxes (id, project_id, region, status, desired, job_id, mode, cpu, spec, mem_mib, scratch_mib,
+       gpu_host, spot, cpu_arch, access_token_hash, runner_id, held)
+     values ($1, $2, $3, $4, 'running', $5, $6, $7, $8, $9, 512, $10, $11, 'amd64', $12, $13, $13::uuid is not null)`,
     [
       id,
       projectId,
@@ -95,7 +110,7 @@ export async function newSandbox(
       newUuid(),
       options.mode ?? 'burstable',
       (options.millicores ?? 125) / 1000,
-      options.vcpus ?? 2,
+      specJson({ vcpus: options.vcpus ?? 2 }),
       options.memMib ?? 1024,
       options.gpus ?? 0,
       options.spot ?? false,
