@@ -19,6 +19,7 @@ import { deleteFunction } from '../src/functions/versions/delete.ts';
 import { functionTeardown } from '../src/functions/versions/teardown.ts';
 import { invocationLogModule } from '../src/functions/invocations/log-module.ts';
 import { endAbandoned } from '../src/functions/invocations/running.ts';
+import { imagesModule } from '../src/storage/images/module.ts';
 import { inOrder } from '../src/platform/teardown/step.ts';
 import { accounts, newOrg, PRICES } from './support/billing.ts';
 import type { FunctionRow } from './support/functions.ts';
@@ -175,6 +176,7 @@ class Installation {
   async #tearDown(projectId: string): Promise<void> {
     const steps = inOrder([
       ...functionTeardown(context),
+      ...(imagesModule(context).teardown ?? []),
       ...(billingModule(context).teardown ?? []),
       ...(invocationLogModule(context).teardown ?? []),
     ]);
@@ -233,12 +235,13 @@ it('what is charged is what guests held, whatever is deleted, cut, killed or set
   );
 });
 
-it('a host that dies before the clock is set back by an hour is charged up to its last heartbeat', async () => {
-  const installation = new Installation();
-  await installation.begin();
-  const one = { which: 0, before: 5_000_000, after: 9_000_000, step: -3_600_000_000 };
-  for (const does of ['start a sandbox', 'nothing', 'kill a host', 'set the clock', 'nothing'] as const)
-    await installation.run({ ...one, does });
-  await installation.end();
-  await installation.check();
-});
+for (const what of ['sandbox', 'build'] as const)
+  it(`a host that dies before the clock is set back by an hour is charged up to its last heartbeat: a ${what}`, async () => {
+    const installation = new Installation();
+    await installation.begin();
+    const one = { which: 0, before: 5_000_000, after: 9_000_000, step: -3_600_000_000 };
+    for (const does of [`start a ${what}`, 'nothing', 'kill a host', 'set the clock', 'nothing'] as const)
+      await installation.run({ ...one, does });
+    await installation.end();
+    await installation.check();
+  });

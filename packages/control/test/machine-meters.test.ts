@@ -64,10 +64,10 @@ async function newBuild(projectId: string, type = 'dockerfile'): Promise<string>
   return id;
 }
 /** As a lease of the build queue does it. */
-const takeBuild = (id: string) =>
+const takeBuild = (id: string, host = runnerId) =>
   database.pool.query(
     `update jobs set status = 'running', attempts = attempts + 1, runner_id = $2, lease_until = now() + interval '1 minute' where id = $1`,
-    [id, runnerId],
+    [id, host],
   );
 
 describe('the build of a Dockerfile', () => {
@@ -103,6 +103,22 @@ describe('the build of a Dockerfile', () => {
       { kind: 'build', closed: true, seconds: 40 },
       { kind: 'build', closed: false, seconds: 0 },
     ]);
+  });
+
+  it('of a host that is lost while its lease lies ahead is charged to the last heartbeat', async () => {
+    const { projectId } = await newOrg(database);
+    const seen = new Date(Date.now() - 70_000);
+    const dead = await newRunner(database, seen);
+    const id = await newBuild(projectId);
+    await takeBuild(id, dead);
+    await backdate(id, 100);
+    await database.pool.query(`update runners set status = 'lost' where id = $1`, [dead]);
+    await database.pool.query(`update jobs set status = 'failed' where id = $1`, [id]);
+    const { rows } = await database.pool.query<{ closed_at: Date }>(
+      'select closed_at from sandbox_meters where sandbox_id = $1',
+      [id],
+    );
+    assert.deepEqual(rows, [{ closed_at: seen }]);
   });
 
   it('is no pull of an image, and no build of the service', async () => {
