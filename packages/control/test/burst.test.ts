@@ -4,10 +4,14 @@ import { after, before, describe, it } from 'node:test';
 import type { CpuReading } from '@releap/contract';
 import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
-import { inspectLedger, inspectReading } from '@releap/testing/inspect';
-import { openFresh } from '@releap/testing/postgres';
+import { inspect, inspectLedger, inspectReading } from '@releap/testing/inspect';
+import { openFresh, quiet } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
+import { createLifecycle } from '../src/compute/sandboxes/lifecycle.ts';
+import { STATE_DEADLINES } from '../src/compute/sandboxes/transitions.ts';
+import { createBilling } from '../src/tenancy/billing/billing.ts';
 import { createBurstMeter } from '../src/tenancy/billing/burst.ts';
+import { BILLING_SETTINGS } from '../src/tenancy/billing/settings.ts';
 import { accounts, charged, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
 
 let database: Database;
@@ -198,4 +202,29 @@ describe('burst', () => {
       { numRuns: propertyRuns(25) },
     );
   });
+});
+
+it('an organization that was charged beyond its limit is enforced by the next pass, if burst could not be charged in this one', async () => {
+  const { pool } = database;
+  const { projectId } = await newOrg(database);
+  const id = await newSandbox(database, projectId, { runnerId });
+  await pool.query(
+    `update sandbox_meters set metered_until = metered_until - interval '2 hours' where sandbox_id = $1`,
+    [id],
+  );
+  const lifecycle = createLifecycle({ database, deadlines: STATE_DEADLINES, onMoved: () => undefined });
+  const settings = { ...BILLING_SETTINGS, mode: 'enforce', prices: PRICES, overdraftLimit: 0n } as const;
+  const billing = createBilling({ database, lifecycle, settings, log: quiet });
+  billing.readings(runnerId, [{ vm_id: id, incarnation: 'first', cpu_usec: 1, age_usec: 1 }]);
+
+  await pool.query('alter table cpu_readings rename to cpu_readings_away');
+  await assert.rejects(billing.pass(), /cpu_readings/);
+  const once = await charged(database, id);
+  assert.ok(once > 0n);
+  assert.equal((await inspect(database, { uuid: id })).status, 'running');
+
+  await pool.query('alter table cpu_readings_away rename to cpu_readings');
+  await billing.pass();
+  assert.equal(await charged(database, id), once, 'nothing else was due');
+  assert.equal((await inspect(database, { uuid: id })).desired, 'deleted');
 });
