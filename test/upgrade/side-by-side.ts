@@ -25,7 +25,8 @@ const START = `
   const databaseUrl = process.env.SIDE_DATABASE;
   const log = pino({ level: 'silent' });
   const control = await startControl({ databaseUrl, databaseConnections: 8, listen: { host: '127.0.0.1', port: 0 },
-    internalToken: 'side-by-side', region: { id: 'here', name: 'Here', toolboxProxyUrl: 'http://127.0.0.1:1/' }, builtinImages: ['busybox'], log });
+    tokens: { operator: () => [], gateway: () => [], join: () => [] }, store: { type: 'folder', path: '/nonexistent' },
+    region: { id: 'here', name: 'Here', toolboxProxyUrl: 'http://127.0.0.1:1/' }, builtinImages: ['busybox'], log });
   // A second bootstrap would revoke the key of the first.
   let apiKey;
   if (process.env.SIDE_FIRST === '1') {
