@@ -1,4 +1,4 @@
--- compatible-with: 67
+-- compatible-with: 43
 -- A build whose host is lost is charged up to the last heartbeat of the host, as a sandbox is. Its lease may lie hours ahead, if the
 -- database's clock was set back meanwhile; the time of the last heartbeat is corrected then (clock-steps.ts).
 

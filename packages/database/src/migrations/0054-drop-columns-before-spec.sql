@@ -1,4 +1,4 @@
--- compatible-with: 67
+-- compatible-with: 43
 -- Ends the bridge of migration 0007 (docs/decisions/0014-expand-and-contract.md): the columns that `spec`, `sandbox_env` and `snapshot_env`
 -- replaced, and the triggers that kept both forms equal. No server since then names them. Only the catalogue changes; existing rows keep the
 -- space of the old values until they are updated or vacuumed.
