@@ -99,8 +99,8 @@ async function work(world: World): Promise<void> {
   const orgId = rows[0]?.org_id ?? '';
   await chargeMeters(pool, BILLING_SETTINGS.prices, { meterMs: 0 });
   await organizationsCrossing(pool, BILLING_SETTINGS.prices, 0n);
-  await readCredits(pool, BILLING_SETTINGS, orgId, 50);
-  await readGrants(pool, orgId, 50);
+  await readCredits(pool, BILLING_SETTINGS, orgId, { limit: 50 });
+  await readGrants(pool, orgId, { limit: 50 });
   await purgeEnded(world.database, PURGES, 36_500, new AbortController().signal);
   await until(() => sent.size > 40);
 }

@@ -24,7 +24,7 @@ const LEDGER_ROWS = 1_000_000;
 const A_SAMPLE = 200;
 const MINUTE_MS = 60_000;
 /** Entries that one answer has. */
-const READ = 50;
+const READ = { limit: 50 };
 const LISTED = 100;
 /** Enough that ten of them are beyond the 99th percentile. */
 const READS = 1000;
@@ -207,7 +207,7 @@ async function ledger(
       [orgId, entries, grantEvery],
     );
   await write(full, LEDGER_ROWS, 1000);
-  await write(empty, 4 * READ, 4);
+  await write(empty, 4 * READ.limit, 4);
   for (const { pool } of [empty, full]) {
     await pool.query('vacuum analyze');
     await pool.query('checkpoint');

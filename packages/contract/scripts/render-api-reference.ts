@@ -1,8 +1,11 @@
 /** Makes docs/api.md from the list of operations and their schemas. Pure. */
 import type { TSchema } from 'typebox';
 import {
+  codesOf,
   DEFAULTS,
   describeSchema,
+  ERROR_CODES,
+  type ErrorStatus,
   LIMITS,
   listOperations,
   type Operation,
@@ -15,6 +18,8 @@ import {
   type SchemaNode,
   resources,
   STATUS_MEANINGS,
+  type WebSocketDescription,
+  type WebSocketMessages,
 } from '../src/index.ts';
 
 export function renderApiReference(): string {
@@ -28,7 +33,8 @@ function head(): string[] {
     '<!-- Made by packages/contract/scripts/write-api-reference.ts. Edit the schemas in packages/contract/src instead. -->',
     '',
     'All bodies are JSON unless another type is named. Unknown request fields are ignored; `null` for an optional field',
-    'means that it is absent. Times are RFC 3339. The same description for machines is at `GET /openapi.json`.',
+    'means that it is absent. Times are RFC 3339. The same description for machines is at `GET /openapi.json`:',
+    '[clients.md](clients.md) tells how clients are generated from it.',
     '',
     'Every call wants `Authorization: Bearer <API key>`, except those marked *signed in* and *public*. A key is one',
     "project's: ids of other projects are answered exactly like ids that do not exist. What is marked *signed in* wants a",
@@ -73,15 +79,45 @@ function operationPage(operation: Operation): string[] {
   if (operation.body && operation.consumes?.includes('application/json') !== false)
     lines.push('Body:', '', ...fieldTable(operation.body, true));
   if (operation.form) lines.push('Parts of the form:', '', ...fieldTable(operation.form, true));
+  if (operation.websocket !== undefined) lines.push(...webSocketTable(operation.websocket));
   if (operation.idempotent === true)
     lines.push('May be repeated under an [`Idempotency-Key`](billing.md#repeating-a-request).', '');
   lines.push(`Answers ${status}: ${response.description}`, '');
   if (response.contentType) lines.push(`The body is \`${response.contentType}\`.`, '');
   else if (response.schema) lines.push(...fieldTable(response.schema, false));
-  lines.push('| Status | When |', '|---|---|');
-  for (const [code, meaning] of operationErrors(operation)) lines.push(`| ${code} | ${cell(meaning)} |`);
+  lines.push('| Status | When | Codes |', '|---|---|---|');
+  for (const [error, meaning, codes] of operationErrors(operation))
+    lines.push(`| ${error} | ${cell(meaning)} | ${codes.map((code) => `\`${code}\``).join(', ')} |`);
   lines.push('');
   return lines;
+}
+
+function webSocketTable({ when, client, server, closes }: WebSocketDescription): string[] {
+  const messages = ({ text, binary }: WebSocketMessages): string[] => [
+    ...(text === undefined ? [] : [`JSON as text: ${kindsOf(text)}`]),
+    ...(binary === undefined ? [] : [`binary: ${binary}`]),
+  ];
+  const row = (who: string, what: string[]): string => `| ${who} | ${cell(what.join('; ') || 'nothing')} |`;
+  return [
+    `Messages of the WebSocket${when === undefined ? '' : `, with \`${when}\``}; \`GET /openapi.json\` has their schemas in \`x-websocket\`:`,
+    '',
+    '| From | Messages |',
+    '|---|---|',
+    row('client', messages(client)),
+    row('server', messages(server)),
+    ...Object.entries(closes).map(([code, meaning]) => `| close ${code} | ${cell(meaning)} |`),
+    '',
+  ];
+}
+
+/** The types of the messages, or the fields of the only one. */
+function kindsOf(schema: SchemaNode): string {
+  const types = (schema.anyOf ?? []).flatMap((one) => one.properties?.['type']?.const ?? []);
+  const names =
+    types.length > 0
+      ? types.map((type) => `type: ${JSON.stringify(type)}`)
+      : Object.keys(schema.properties ?? {});
+  return names.map((name) => `\`${name}\``).join(', ');
 }
 
 /** One row a field; the fields of nested objects follow theirs as `outer.inner` and `outer[].inner`. */
@@ -143,12 +179,26 @@ function errorPage(): string[] {
   return [
     '## Errors',
     '',
-    'Every refusal has the body `{"error": "<sentence>"}`. A 429 of a create has `message` and `retry_after_secs` beside it',
-    'and a `Retry-After` header.',
+    'Every refusal has the body `{"error": "<sentence>", "code": "<code>", "request_id": "<id>", "retryable": <boolean>}`. Switch on',
+    '`code`, show `error`, and log `request_id`: the header `x-request-id` has it too. `retryable` says whether the same request,',
+    'unchanged, can succeed later; wait for `Retry-After` where it is sent. A 429 of a create has `message` and `retry_after_secs` beside',
+    'it. What the sandbox itself refuses of a toolbox request has only `error`. The facade has the code as `error_code`.',
     '',
     '| Status | Meaning |',
     '|---|---|',
     ...Object.entries(STATUS_MEANINGS).map(([status, meaning]) => `| ${status} | ${cell(meaning)} |`),
+    '',
+    'A code is never renamed and never means something else; new ones are added, so treat one that you do not know as the first',
+    'one of its status.',
+    '',
+    '| Code | Status | Retryable | Meaning |',
+    '|---|---|---|---|',
+    ...(Object.keys(STATUS_MEANINGS).map(Number) as ErrorStatus[]).flatMap((status) =>
+      codesOf(status).map((code) => {
+        const { retryable, meaning } = ERROR_CODES[code];
+        return `| \`${code}\` | ${status} | ${retryable ? 'yes' : ''} | ${cell(meaning)} |`;
+      }),
+    ),
     '',
   ];
 }

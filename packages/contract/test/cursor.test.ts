@@ -1,12 +1,16 @@
 import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
 import {
   ApiError,
   cursorKind,
   decodeCursor,
+  decodeKeyCursor,
   encodeCursor,
+  encodeKeyCursor,
   IMAGE_CURSORS,
+  LIST_CURSORS,
   SANDBOX_CURSORS,
 } from '../src/index.ts';
 
@@ -99,4 +103,18 @@ test('making a cursor of an invalid position is a bug and throws', () => {
 test('no two lists share a cursor kind', () => {
   assert.throws(() => cursorKind(SANDBOX_CURSORS.number), /two lists have cursors of kind 1/);
   for (const number of [0, 256, 1.5]) assert.throws(() => cursorKind(number), RangeError);
+});
+
+test('a cursor of keys returns them, and is refused by another list, when it is cut or forged, or has other keys', () => {
+  const { volumes, secrets } = LIST_CURSORS;
+  const keys = ['2026-01-02 03:04:05.000006+00', 'an "odd" näme'];
+  const cursor = encodeKeyCursor(volumes, keys);
+  assert.deepEqual(decodeKeyCursor(volumes, cursor, 2), keys);
+  const refused = { status: 400, code: 'invalid_cursor' };
+  for (const text of ['', 'x', cursor.slice(0, -1), `${cursor}=`, cursor.toLowerCase()])
+    assert.throws(() => decodeKeyCursor(volumes, text, 2), refused, text);
+  assert.throws(() => decodeKeyCursor(secrets, cursor, 2), refused);
+  assert.throws(() => decodeKeyCursor(volumes, cursor, 1), refused);
+  const old = encodeCursor(SANDBOX_CURSORS, { created_at: new Date(0), id: randomUUID() });
+  assert.throws(() => decodeKeyCursor(volumes, old, 2), refused);
 });

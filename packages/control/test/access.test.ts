@@ -11,7 +11,7 @@ import type { QueryConfig, QueryResult } from 'pg';
 import { createAuthenticator } from '../src/platform/auth/authenticator.ts';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
 import { inspectApiKeys, tablesWith } from '@releap/testing/inspect';
-import { caller, startWorld, until, type World } from '@releap/testing/world';
+import { caller, startWorld, until, refusalOf, type World } from '@releap/testing/world';
 import { credentialOf, GATEWAY_TOKEN, JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
 
 let world: World;
@@ -59,7 +59,8 @@ describe('credentials', () => {
           header === '' ? {} : { headers: { authorization: header } },
         );
         assert.equal(answer.status, 401, `${header}: ${answer.text}`);
-        assert.deepEqual(Object.keys(answer.body), ['error']);
+        assert.deepEqual(Object.keys(answer.body), ['error', 'code', 'retryable', 'request_id']);
+        assert.equal(answer.body.code, 'unauthorized');
         assert.equal(answer.headers.get('www-authenticate'), 'Bearer');
       }
     });
@@ -178,7 +179,9 @@ describe('the public listener', () => {
         ['GET', '/metrics'],
       ] as const) {
         const answer = await call(method, path, method === 'POST' ? {} : undefined);
-        assert.deepEqual([answer.status, answer.body], [404, { error: `no such route: ${method} ${path}` }]);
+        const error = `no such route: ${method} ${path}`;
+        const refusal = { error, code: 'route_not_found', retryable: false };
+        assert.deepEqual([answer.status, refusalOf(answer)], [404, refusal]);
       }
     }
     const socket = new WebSocket(world.url.replace('http', 'ws') + RUNNER_LINK_PATH, {
@@ -208,14 +211,17 @@ describe('the HTTP server', () => {
     socket.end('NOT HTTP AT ALL\r\n\r\n');
     let text = '';
     for await (const chunk of socket) text += String(chunk);
-    assert.match(text, /^HTTP\/1\.1 400 [^]*\{"error":"the request is not valid HTTP"\}$/);
+    assert.match(text, /^HTTP\/1\.1 400 [^]*\{"error":"the request is not valid HTTP",[^}]*\}$/);
+    const [, requestId = ''] = /^x-request-id: (.+)\r$/m.exec(text) ?? [];
+    assert.ok(text.includes(`"request_id":"${requestId}"`) && requestId !== '', text);
   });
 
   it('takes a body without a content type for JSON, and refuses broken UTF-8', async () => {
     const plain = await world.call('POST', '/vms', undefined, { body: '{"image":"busybox"}' });
     assert.equal(plain.status, 200, plain.text);
     const broken = await world.call('POST', '/vms', undefined, { body: new Uint8Array([0x7b, 0xff, 0x7d]) });
-    assert.deepEqual([broken.status, broken.body], [400, { error: 'the request body must be UTF-8' }]);
+    const utf8 = { error: 'the request body must be UTF-8', code: 'invalid_request', retryable: false };
+    assert.deepEqual([broken.status, refusalOf(broken)], [400, utf8]);
   });
 
   it('is not affected by __proto__, constructor and NUL characters', async () => {

@@ -5,7 +5,7 @@ import { formatAmount, parseAmount } from '@releap/contract';
 import { PRICES } from './support/billing.ts';
 import { inspectLedger, inspectMeters } from '@releap/testing/inspect';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
-import { caller, until, waitFor, type Answer } from '@releap/testing/world';
+import { caller, until, waitFor, sharedText, type Answer } from '@releap/testing/world';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
 
 let world: SignedInWorld;
@@ -109,8 +109,8 @@ describe('GET /orgs/:id/credits', () => {
     const nothing = await eve('GET', '/orgs/00000000-0000-4000-8000-000000000000/credits');
     assert.equal(strange.status, 404);
     assert.equal(
-      strange.text.replace(orgId, '#'),
-      nothing.text.replace('00000000-0000-4000-8000-000000000000', '#'),
+      sharedText(strange).replace(orgId, '#'),
+      sharedText(nothing).replace('00000000-0000-4000-8000-000000000000', '#'),
     );
     assert.equal((await key('GET', `/orgs/${orgId}/credits`)).status, 401);
     assert.equal((await caller(() => world.url, '', '')('GET', `/orgs/${orgId}/credits`)).status, 401);

@@ -31,7 +31,8 @@ async function refused(vm: Created, message: RegExp): Promise<void> {
   const count = async () => (await inspectSandboxes(world.database)).length;
   const before = [await stage.row(vm), await count()];
   const answer = await fork(vm);
-  assert.deepEqual([answer.status, Object.keys(answer.body)], [409, ['error']], answer.text);
+  const fields = ['error', 'code', 'retryable', 'request_id'];
+  assert.deepEqual([answer.status, Object.keys(answer.body)], [409, fields], answer.text);
   assert.match(answer.body.error, message);
   assert.deepEqual([await stage.row(vm), await count()], before, 'nothing has changed');
 }

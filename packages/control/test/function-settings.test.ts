@@ -8,6 +8,7 @@ import {
   startWorld,
   until,
   waitFor,
+  refusalOf,
   type Answer,
   type Caller,
   type World,
@@ -30,6 +31,8 @@ const revisionOf = async (call: Caller): Promise<number> => {
   const row = await functionByName(world.database.pool, call.projectId, 'hello');
   return Number(row?.revision);
 };
+
+const UNKNOWN = { error: 'function "hello" not found', code: 'function_not_found', retryable: false };
 
 describe('PATCH /fns/:name/config', () => {
   const patch = (call: Caller, body: object, name = 'hello'): Promise<Answer> =>
@@ -105,7 +108,7 @@ describe('PATCH /fns/:name/config', () => {
     }
     assert.equal((await call('GET', '/fns/hello')).body.current_version.timeout_s, 300);
     const other = await world.stranger();
-    assert.deepEqual((await patch(other, {})).body, { error: 'function "hello" not found' });
+    assert.deepEqual(refusalOf(await patch(other, {})), UNKNOWN);
   });
 
   it('of a function whose image could not be built is refused: there is nothing to change', async () => {
@@ -217,7 +220,7 @@ describe('POST /fns/:name/public', () => {
     const { public: shown, requires_token } = (await call('GET', '/fns/hello')).body;
     assert.deepEqual([shown, requires_token], [true, true]);
     const other = await world.stranger();
-    assert.deepEqual((await post(other, { enabled: true })).body, { error: 'function "hello" not found' });
+    assert.deepEqual(refusalOf(await post(other, { enabled: true })), UNKNOWN);
     for (const body of [{}, { enabled: 'yes' }, { enabled: true, require_token: 1 }])
       assert.equal((await post(call, body)).status, 400);
   });

@@ -247,7 +247,7 @@ describe('planes', () => {
   it('refuse forms above a limit: a file, the number of files, a field', async () => {
     for (const data of [form(100_001), form(1, 1, 1)]) {
       const { status, body } = await post('/form', data);
-      assert.deepEqual([status, Object.keys(body)], [400, ['error']]);
+      assert.deepEqual([status, Object.keys(body)], [400, ['error', 'code', 'retryable', 'request_id']]);
     }
     const long = form();
     long.set('note', 'x'.repeat(101));
@@ -290,7 +290,13 @@ describe('planes', () => {
     const missing = await fetch(`${base}/facade/nothing`);
     assert.deepEqual([missing.status, await missing.json()], [410, { fault: { detail: 'nothing here' } }]);
     const other = await fetch(`${base}/nothing`);
-    assert.deepEqual([other.status, await other.json()], [404, { error: 'no such route: GET /nothing' }]);
+    const refusal = {
+      error: 'no such route: GET /nothing',
+      code: 'route_not_found',
+      retryable: false,
+      request_id: other.headers.get('x-request-id'),
+    };
+    assert.deepEqual([other.status, await other.json()], [404, refusal]);
   });
 
   it('are served alike by every server that they are mounted on', async () => {

@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import {
   BOUNDS,
+  ERROR_CODES,
+  type ErrorCode,
   IDEMPOTENCY_HEADER,
   internalOperations,
   openApiDocument,
@@ -64,10 +66,11 @@ describe('what an operation refuses before it is asked', () => {
     const where = `${name}: ${status} ${answer.text.slice(0, 200)}`;
     assert.ok(status >= 400 && status !== 500, where);
     assert.equal(typeof answer.body?.error, 'string', where);
-    assert.ok(
-      operationErrors(operation).some(([known]) => known === status),
-      `not documented: ${where}`,
-    );
+    const known = operationErrors(operation).find(([one]) => one === status);
+    assert.ok(known !== undefined, `not documented: ${where}`);
+    assert.ok(known[2].includes(answer.body.code), `a code that is not documented: ${where}`);
+    assert.equal(answer.body.retryable, ERROR_CODES[answer.body.code as ErrorCode].retryable);
+    assert.equal(answer.body.request_id, answer.headers.get('x-request-id'), where);
     if (!(name in operations)) return;
     const path = operation.path.replaceAll(/:([a-z_]+)/g, '{$1}');
     const responses = document.paths[path]?.[operation.method.toLowerCase()]?.responses ?? {};

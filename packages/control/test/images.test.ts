@@ -3,7 +3,7 @@ import { after, before, describe, it } from 'node:test';
 import { ImageList } from '@releap/contract';
 import type { BuildJob } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
-import { silent, startWorld, until, host, type Caller, type World } from '@releap/testing/world';
+import { silent, startWorld, until, host, refusalOf, type Caller, type World } from '@releap/testing/world';
 import { inspect } from '@releap/testing/inspect';
 
 let world: World;
@@ -316,7 +316,8 @@ describe('GET /images', () => {
     const other = await world.stranger();
     assert.equal(await imageOf(other, 'private'), undefined);
     const unknown = await other('POST', '/vms', { image: 'private' });
-    assert.deepEqual([unknown.status, unknown.body], [404, { error: 'image "private" not found' }]);
+    const refusal = { error: 'image "private" not found', code: 'image_not_found', retryable: false };
+    assert.deepEqual([unknown.status, refusalOf(unknown)], [404, refusal]);
   });
 });
 

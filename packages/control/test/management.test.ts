@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import type { Person, SignedInWorld } from '@releap/testing/issuer';
 import { refused, startPeople, UNKNOWN } from './support/management.ts';
+import { sharedText } from '@releap/testing/world';
 
 let world: SignedInWorld;
 let owner: Person;
@@ -87,7 +88,7 @@ describe('organizations', () => {
       );
       const shown = answers.map((answer, at) => ({
         status: answer.status,
-        text: answer.text.replace([real, UNKNOWN, 'no-id', real.toUpperCase()][at] ?? '', 'ID'),
+        text: sharedText(answer).replace([real, UNKNOWN, 'no-id', real.toUpperCase()][at] ?? '', 'ID'),
         headers: [...answer.headers.keys()].filter((name) => name !== 'content-length').sort(),
       }));
       assert.equal(shown[0]?.status, 404, `${method} ${path(real)}: ${answers[0]?.text}`);

@@ -11,6 +11,7 @@ import {
   until,
   waitFor,
   hosts,
+  refusalOf,
   type Caller,
   type Created,
   type ScriptedRunner,
@@ -278,7 +279,8 @@ describe('GET /vms/:id, DELETE /vms/:id, GET /jobs/:id, logs: 404', () => {
       ['DELETE', ''],
     ] as const) {
       const answer = await world.call(method, `/vms/${id}${tail}`, body);
-      assert.deepEqual([answer.status, answer.body], [404, { error: `sandbox "${id}" not found` }], tail);
+      const refusal = { error: `sandbox "${id}" not found`, code: 'sandbox_not_found', retryable: false };
+      assert.deepEqual([answer.status, refusalOf(answer)], [404, refusal], tail);
     }
     using gateway = await new GatewayClient(world.internalUrl).open();
     assert.equal((await gateway.refusal(id, world.call.key)).status, 404);
@@ -305,7 +307,8 @@ describe('GET /vms/:id, DELETE /vms/:id, GET /jobs/:id, logs: 404', () => {
       for (const id of Object.values(ids)) {
         const answer = await stranger(method, `/vms/${encodeURIComponent(id)}${tail}`);
         assert.equal(answer.status, 404, answer.text);
-        assert.deepEqual(answer.body, { error: `sandbox ${JSON.stringify(id)} not found` });
+        const error = `sandbox ${JSON.stringify(id)} not found`;
+        assert.deepEqual(refusalOf(answer), { error, code: 'sandbox_not_found', retryable: false });
         assert.deepEqual([...answer.headers.keys()].sort(), [
           'connection',
           'content-length',
@@ -318,7 +321,9 @@ describe('GET /vms/:id, DELETE /vms/:id, GET /jobs/:id, logs: 404', () => {
     }
     for (const id of [randomUUID(), 'no-id', vm.jobId]) {
       const answer = await stranger('GET', `/jobs/${id}`);
-      assert.deepEqual([answer.status, answer.body], [404, { error: `job ${JSON.stringify(id)} not found` }]);
+      const error = `job ${JSON.stringify(id)} not found`;
+      const refusal = { error, code: 'job_not_found', retryable: false };
+      assert.deepEqual([answer.status, refusalOf(answer)], [404, refusal]);
     }
     assert.equal((await world.call('GET', `/jobs/${vm.jobId}`)).status, 200);
     assert.equal(

@@ -10,7 +10,16 @@ import { rewrapAll } from '../src/platform/encryption/rewrap.ts';
 import { filesWith } from '@releap/testing/find-text';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { tablesWith } from '@releap/testing/inspect';
-import { create, quiet, startWorld, until, waitFor, type Caller, type World } from '@releap/testing/world';
+import {
+  create,
+  quiet,
+  startWorld,
+  until,
+  waitFor,
+  sharedText,
+  type Caller,
+  type World,
+} from '@releap/testing/world';
 import { secretsOf } from './support/secrets.ts';
 
 const file = keyPath();
@@ -162,7 +171,8 @@ describe('secrets', () => {
     await put('SHARED', { value: 'of one', description: 'one' }, one);
     const unknown = await two('GET', '/secrets/SHARED');
     const never = await two('GET', '/secrets/SHAREX');
-    assert.deepEqual([unknown.status, unknown.text], [404, never.text.replace('SHAREX', 'SHARED')]);
+    const refusal = sharedText(never).replace('SHAREX', 'SHARED');
+    assert.deepEqual([unknown.status, sharedText(unknown)], [404, refusal]);
     assert.deepEqual((await two('GET', '/secrets')).body.secrets, []);
     await two('DELETE', '/secrets/SHARED');
     await put('SHARED', { value: 'of two', description: 'two' }, two);

@@ -397,8 +397,9 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
 }
 
 /** SDKs of the protocol that the toolbox speaks show `message`. */
-function withMessage({ status, message, headers, body, cause }: ApiError): ApiError {
-  return new ApiError(status, message, { headers, fields: { ...body, message, statusCode: status }, cause });
+function withMessage({ status, code, message, headers, body, cause }: ApiError): ApiError {
+  const fields = { ...body, message, statusCode: status };
+  return new ApiError(status, message, { code, headers, fields, cause });
 }
 
 const headOf = ({

@@ -1,3 +1,5 @@
+import assert from 'node:assert/strict';
+
 /** Calls of an API whose responses tests read unchanged. */
 export interface Answer {
   status: number;
@@ -40,4 +42,16 @@ export function caller(base: () => string, key: string, projectId: string): Call
     return { status: response.status, headers: response.headers, text, body: parsed };
   };
   return Object.assign(call, { key, projectId });
+}
+
+/** An error without the id of its request, which must be that of the header. */
+export function refusalOf({ headers, body }: Answer): unknown {
+  const { request_id: requestId, ...refusal } = body;
+  assert.equal(requestId, headers.get('x-request-id'));
+  return refusal;
+}
+
+/** The text of an error, as all requests that are refused alike get it. */
+export function sharedText({ text }: Pick<Answer, 'text'>): string {
+  return text.replace(/"request_id":"[^"]*"/, '"request_id":"#"');
 }

@@ -1,6 +1,6 @@
 /**
- * The operations of the compatibility facade. They are no part of the OpenAPI document, which describes the API's own
- * operations (docs/decisions/0035-compatibility-facade.md).
+ * The operations of the compatibility facade. They have an OpenAPI document of their own, beside that of the API
+ * (docs/decisions/0035-compatibility-facade.md).
  */
 import type { Operation } from '../wire/operation.ts';
 import { COMPAT_PREFIX } from './limits.ts';
@@ -26,7 +26,42 @@ import {
   CompatSnapshotParams,
 } from './snapshot.ts';
 
-const shared = { tag: 'Compatibility', security: 'workload', errors: {} } as const;
+/** What any of them may refuse: the facade has one table for all. */
+const shared = {
+  tag: 'Compatibility',
+  security: 'workload',
+  errors: {
+    400: 'A field or a parameter is not valid.',
+    402: 'The organization is out of credits.',
+    404: 'The project has no such sandbox, snapshot, image, log or preview.',
+    409: 'The state does not allow this, or the name is taken.',
+    429: 'No capacity, or a quota is used up.',
+    501: 'The service does not have this of the protocol.',
+    502: 'The machine of the sandbox did not respond.',
+  },
+  codes: [
+    'already_exposed',
+    'built_in',
+    'concurrent_change',
+    'endpoint_not_found',
+    'image_failed',
+    'image_not_found',
+    'image_not_ready',
+    'in_use',
+    'invalid_cursor',
+    'limit_reached',
+    'log_not_found',
+    'name_exists',
+    'no_capacity',
+    'not_persistent',
+    'quota_exceeded',
+    'sandbox_not_found',
+    'sandbox_not_running',
+    'snapshot_not_found',
+    'unknown_region',
+    'wrong_state',
+  ],
+} as const;
 const ok = <T>(schema: T) => ({ status: 200, response: { description: 'Success.', schema } }) as const;
 const sandboxPath = <T extends string>(rest: T) => `${COMPAT_PREFIX}/sandbox${rest}` as const;
 const snapshotPath = <T extends string>(rest: T) => `${COMPAT_PREFIX}/snapshots${rest}` as const;

@@ -103,10 +103,12 @@ const item = {
   autoStopInterval: Type.Integer(),
   autoArchiveInterval: Type.Integer(),
   autoDeleteInterval: Type.Integer(),
-  autoDestroyAt: Type.Optional(Type.String({ description: 'When it ends in any case.' })),
-  createdAt: Type.String(),
-  updatedAt: Type.String(),
-  lastActivityAt: Type.String(),
+  autoDestroyAt: Type.Optional(
+    Type.String({ format: 'date-time', description: 'When it ends in any case.' }),
+  ),
+  createdAt: Type.String({ format: 'date-time' }),
+  updatedAt: Type.String({ format: 'date-time' }),
+  lastActivityAt: Type.String({ format: 'date-time' }),
   sandboxClass: Type.Literal('linux-vm'),
   runnerId: Type.Optional(Type.String()),
   toolboxProxyUrl: Type.String({ description: 'Without the id of the sandbox.' }),
@@ -119,8 +121,8 @@ export type CompatSandboxItem = Static<typeof CompatSandboxItem>;
 export const CompatBuildInfoRecord = Type.Object({
   dockerfileContent: Type.String(),
   contextHashes: Type.Array(Type.String()),
-  createdAt: Type.String(),
-  updatedAt: Type.String(),
+  createdAt: Type.String({ format: 'date-time' }),
+  updatedAt: Type.String({ format: 'date-time' }),
   snapshotRef: Type.String(),
 });
 export type CompatBuildInfoRecord = Static<typeof CompatBuildInfoRecord>;

@@ -162,6 +162,8 @@ const Refusal = Type.Object({
   /** HTTP status for the client. */
   status: Type.Integer({ minimum: 400, maximum: 599 }),
   error: Type.String(),
+  /** An `ErrorCode`. Earlier servers leave it out. */
+  code: Type.Optional(Type.String()),
   /** With 429: the version of a function has not been tried yet, so there is no instance; ask again. Earlier servers leave it out. */
   not_tried_yet: Type.Optional(Type.Boolean()),
   /** With 429: the quota of its organization that an instance would exceed. */

@@ -47,10 +47,10 @@ export function decodeCursor(kind: CursorKind, text: string): CursorPosition {
     body.readUInt8(1) !== kind.number ||
     !checksum(body).equals(bytes.subarray(BODY_BYTES))
   ) {
-    throw malformed(text);
+    throw invalidCursor(text);
   }
   const micros = body.readBigInt64BE(2);
-  if (micros < MICROS_MIN || micros > MICROS_MAX) throw malformed(text);
+  if (micros < MICROS_MIN || micros > MICROS_MAX) throw invalidCursor(text);
   const hex = body.toString('hex', 10);
   const id = [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join(
     '-',
@@ -58,8 +58,12 @@ export function decodeCursor(kind: CursorKind, text: string): CursorPosition {
   return { created_at: fromMicros(micros), id };
 }
 
-function malformed(text: string): Error {
-  return badRequest(`malformed cursor ${quote(text)}: send the next_cursor of the page before, unchanged`);
+/** 400 for a text that is no cursor of the list. */
+export function invalidCursor(text: string): Error {
+  return badRequest(
+    `malformed cursor ${quote(text)}: send the next_cursor of the page before, unchanged`,
+    'invalid_cursor',
+  );
 }
 
 /** The position after which a page starts; null for the first page. @throws a 400 `malformed cursor` */
@@ -70,6 +74,40 @@ export function cursorPosition(kind: CursorKind, cursor: string | undefined): Cu
 /** `next_cursor` of a page. @param last position of its last item; null if there is no next page */
 export function nextCursor(kind: CursorKind, last: CursorPosition | null): string | null {
   return last === null ? null : encodeCursor(kind, last);
+}
+
+const KEYS_VERSION = 2;
+
+/** The cursor of a list that is sorted by any keys: those of its last sent item, as PostgreSQL shows them. */
+export function encodeKeyCursor(kind: CursorKind, keys: readonly string[]): string {
+  const body = Buffer.concat([Buffer.from([KEYS_VERSION, kind.number]), Buffer.from(JSON.stringify(keys))]);
+  return Buffer.concat([body, checksum(body)]).toString('base64url');
+}
+
+/** @throws a 400 for anything that `encodeKeyCursor` has not returned for the same list */
+export function decodeKeyCursor(kind: CursorKind, text: string, count: number): string[] {
+  const bytes = Buffer.from(text, 'base64url');
+  const body = bytes.subarray(0, -CHECK_BYTES);
+  if (
+    body.length < 2 ||
+    bytes.toString('base64url') !== text ||
+    body.readUInt8(0) !== KEYS_VERSION ||
+    body.readUInt8(1) !== kind.number ||
+    !checksum(body).equals(bytes.subarray(-CHECK_BYTES))
+  )
+    throw invalidCursor(text);
+  const keys = parseKeys(body.toString('utf8', 2));
+  if (keys?.length !== count) throw invalidCursor(text);
+  return keys;
+}
+
+function parseKeys(json: string): string[] | undefined {
+  try {
+    const keys = JSON.parse(json) as unknown;
+    return Array.isArray(keys) && keys.every((key) => typeof key === 'string') ? keys : undefined;
+  } catch {
+    return undefined;
+  }
 }
 
 /** Detects typing errors and truncated copies. A forged cursor reveals nothing that the caller may not read. */

@@ -1,7 +1,7 @@
 /** Describes a JSON schema in words, for error messages and the reference pages. Pure. */
 
-/** The keywords of JSON schema that our schemas use, with two annotations: `expected` describes the allowed values in
- * words; `writeOnly` (standard) marks a value that must never be shown. */
+/** The keywords of JSON schema that our schemas use, with three annotations: `expected` describes the allowed values in
+ * words; `openapi` is added in OpenAPI documents, and not validated; `writeOnly` (standard) marks a value that must never be shown. */
 export interface SchemaNode {
   type?: string;
   properties?: Record<string, SchemaNode>;
@@ -21,6 +21,7 @@ export interface SchemaNode {
   default?: unknown;
   description?: string;
   expected?: string;
+  openapi?: Record<string, unknown>;
   writeOnly?: boolean;
 }
 

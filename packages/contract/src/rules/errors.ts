@@ -2,11 +2,14 @@
  * Every error response of the service. A message says what was refused, with which value, and what is allowed; it
  * never carries a secret.
  */
+import { ERROR_CODES, GENERAL_CODES, type CodeOf, type ErrorCode } from '../wire/error-codes.ts';
 import type { ErrorBody, ErrorStatus } from '../wire/errors.ts';
 import type { ExceededQuota } from '../wire/quota.ts';
 import { quote } from './quote.ts';
 
 export interface ApiErrorOptions {
+  /** One of the status. Default: the general one. */
+  code?: ErrorCode;
   /** Additional response headers, names in lower case. */
   headers?: Record<string, string>;
   /** Extra fields of the body beside `error`. */
@@ -18,23 +21,45 @@ export interface ApiErrorOptions {
 /** An error for the client. Any other thrown value is a 500 whose message is only logged. */
 export class ApiError extends Error {
   readonly status: ErrorStatus;
+  readonly code: ErrorCode;
   readonly headers: Record<string, string>;
-  readonly body: ErrorBody & Record<string, unknown>;
+  /** Without the id of the request: `errorBody` adds it. */
+  readonly body: Omit<ErrorBody, 'request_id'> & Record<string, unknown>;
 
   constructor(status: ErrorStatus, message: string, options: ApiErrorOptions = {}) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.name = 'ApiError';
     this.status = status;
+    this.code = options.code ?? GENERAL_CODES[status];
     this.headers = options.headers ?? {};
-    this.body = { error: message, ...options.fields };
+    this.body = {
+      error: message,
+      code: this.code,
+      retryable: ERROR_CODES[this.code].retryable,
+      ...options.fields,
+    };
   }
+}
+
+/** The body of an error in a response to a request. */
+export function errorBody(
+  { body }: Pick<ApiError, 'body'>,
+  requestId: string,
+): ErrorBody & Record<string, unknown> {
+  return { ...body, request_id: requestId };
 }
 
 /** `Retry-After` of a create that finds no capacity, in seconds. */
 export const OVERLOAD_RETRY_AFTER_SECS = 2;
 
-export function badRequest(message: string): ApiError {
-  return new ApiError(400, message);
+const refusalOf = <S extends ErrorStatus>(
+  status: S,
+  message: string,
+  code: CodeOf<S> | undefined,
+): ApiError => new ApiError(status, message, code === undefined ? {} : { code });
+
+export function badRequest(message: string, code?: CodeOf<400>): ApiError {
+  return refusalOf(400, message, code);
 }
 
 export function unauthorized(
@@ -49,22 +74,27 @@ export function outOfCredits(
   return new ApiError(402, message);
 }
 
-export function forbidden(message: string): ApiError {
-  return new ApiError(403, message);
+export function forbidden(message: string, code?: CodeOf<403>): ApiError {
+  return refusalOf(403, message, code);
 }
 
-export function notFound(message: string): ApiError {
-  return new ApiError(404, message);
+export function notFound(message: string, code?: CodeOf<404>): ApiError {
+  return refusalOf(404, message, code);
 }
 
-export function conflict(message: string): ApiError {
-  return new ApiError(409, message);
+export function conflict(message: string, code?: CodeOf<409>): ApiError {
+  return refusalOf(409, message, code);
 }
 
 /** 429 of a create, with the fields of `OverloadBody`. */
-export function overloaded(message: string, retryAfterSecs = OVERLOAD_RETRY_AFTER_SECS): ApiError {
+export function overloaded(
+  message: string,
+  retryAfterSecs = OVERLOAD_RETRY_AFTER_SECS,
+  code: CodeOf<429> = 'overloaded',
+): ApiError {
   const seconds = Math.max(1, Math.ceil(retryAfterSecs));
   return new ApiError(429, message, {
+    code,
     headers: { 'retry-after': String(seconds) },
     fields: { message, retry_after_secs: seconds },
   });
@@ -75,10 +105,10 @@ export class QuotaExceeded extends ApiError {
   readonly quota: ExceededQuota;
 
   constructor(message: string, quota: ExceededQuota, retryAfterSecs = OVERLOAD_RETRY_AFTER_SECS) {
-    const { headers, body } = overloaded(message, retryAfterSecs);
+    const code = 'quota_exceeded';
+    const { headers, body } = overloaded(message, retryAfterSecs, code);
     const { owner, resource, limit, used } = quota;
-    const { error: _, ...fields } = body;
-    super(429, message, { headers, fields: { ...fields, owner, resource, limit, used } });
+    super(429, message, { code, headers, fields: { ...body, owner, resource, limit, used } });
     this.name = 'QuotaExceeded';
     this.quota = { owner, resource, limit, used };
   }
@@ -97,12 +127,12 @@ export function internalError(cause?: unknown): ApiError {
   return new ApiError(500, 'internal error', { cause });
 }
 
-export function notImplemented(message: string): ApiError {
-  return new ApiError(501, message);
+export function notImplemented(message: string, code?: CodeOf<501>): ApiError {
+  return refusalOf(501, message, code);
 }
 
-export function badGateway(message: string): ApiError {
-  return new ApiError(502, message);
+export function badGateway(message: string, code?: CodeOf<502>): ApiError {
+  return refusalOf(502, message, code);
 }
 
 export function unavailable(message: string, retryAfterSecs = OVERLOAD_RETRY_AFTER_SECS): ApiError {
@@ -111,24 +141,24 @@ export function unavailable(message: string, retryAfterSecs = OVERLOAD_RETRY_AFT
   });
 }
 
-export function gatewayTimeout(message: string): ApiError {
-  return new ApiError(504, message);
+export function gatewayTimeout(message: string, code?: CodeOf<504>): ApiError {
+  return refusalOf(504, message, code);
 }
 
 /** The same 404 for an unknown and a malformed id, and another project's. */
 export function sandboxNotFound(id: string): ApiError {
-  return notFound(`sandbox ${quote(id)} not found`);
+  return notFound(`sandbox ${quote(id)} not found`, 'sandbox_not_found');
 }
 
 export function jobNotFound(id: string): ApiError {
-  return notFound(`job ${quote(id)} not found`);
+  return notFound(`job ${quote(id)} not found`, 'job_not_found');
 }
 
 export function imageNotFound(name: string): ApiError {
-  return notFound(`image ${quote(name)} not found`);
+  return notFound(`image ${quote(name)} not found`, 'image_not_found');
 }
 
 /** The same 404 for an unknown name and one that no function can have, and for another project's. */
 export function functionNotFound(name: string): ApiError {
-  return notFound(`function ${quote(name)} not found`);
+  return notFound(`function ${quote(name)} not found`, 'function_not_found');
 }

@@ -34,7 +34,7 @@ export function resolveObjectStoreCreate(body: ObjectStoreCreateRequest): Resolv
 
 /** The same 404 for an unknown id or name, a deleted store, and another project's. */
 export function objectStoreNotFound(idOrName: string): Error {
-  return notFound(`object store ${quote(idOrName)} not found`);
+  return notFound(`object store ${quote(idOrName)} not found`, 'object_store_not_found');
 }
 
 function checkName(name: string): string {

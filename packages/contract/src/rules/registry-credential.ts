@@ -66,5 +66,5 @@ export function checkRegistryHost(text: string): string {
 
 /** The same 404 for an unknown host and another project's. */
 export function registryNotFound(host: string): Error {
-  return notFound(`no registry credential for ${quote(host)}`);
+  return notFound(`no registry credential for ${quote(host)}`, 'registry_not_found');
 }

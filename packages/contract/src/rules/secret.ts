@@ -51,5 +51,5 @@ export function checkAllowedDomain(text: string, field = 'allowed_domains'): str
 
 /** The same 404 for an unknown name and another project's. */
 export function secretNotFound(name: string): Error {
-  return notFound(`secret ${quote(name)} not found`);
+  return notFound(`secret ${quote(name)} not found`, 'secret_not_found');
 }

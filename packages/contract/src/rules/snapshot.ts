@@ -15,7 +15,7 @@ export function checkSnapshotName(name: string): string {
 
 /** The same 404 for an unknown, a malformed and a deleted id, and another project's. */
 export function snapshotNotFound(idOrName: string): Error {
-  return notFound(`snapshot ${quote(idOrName)} not found`);
+  return notFound(`snapshot ${quote(idOrName)} not found`, 'snapshot_not_found');
 }
 
 /**

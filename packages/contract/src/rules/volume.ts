@@ -17,5 +17,5 @@ export function resolveVolumeCreate(body: VolumeCreateRequest): ResolvedVolume {
 
 /** The same 404 for an unknown id or name, a deleted volume, and another project's. */
 export function volumeNotFound(idOrName: string): Error {
-  return notFound(`volume ${quote(idOrName)} not found`);
+  return notFound(`volume ${quote(idOrName)} not found`, 'volume_not_found');
 }

@@ -15,6 +15,7 @@ export const creditsOperations = {
     security: 'management',
     params: OrgParams,
     query: CreditsQuery,
+    items: 'ledger',
     success: { status: 200, response: { description: 'The record.', schema: CreditsRecord } },
     errors: { 404: 'There is no such organization, or the caller is not a member of it.' },
   },

@@ -1,6 +1,7 @@
 /** Credits of an organization, for its members and for operators. */
 import { Type, type Static } from 'typebox';
 import { Amount } from './amount.ts';
+import { CursorParam, nextPage } from './paging.ts';
 
 /** Ledger entries in `GET /orgs/:id/credits`. */
 export const LEDGER_LIMITS = { default: 50, min: 1, max: 500 } as const;
@@ -40,6 +41,7 @@ export const CreditsRecord = Type.Object({
     description: 'Whether credits are enforced. If not, use is recorded and nothing is refused.',
   }),
   ledger: Type.Array(LedgerEntry, { description: 'The newest entries, newest first.' }),
+  ...nextPage,
 });
 export type CreditsRecord = Static<typeof CreditsRecord>;
 
@@ -50,6 +52,7 @@ export const CreditsQuery = Type.Object({
       description: `Ledger entries. Clamped to ${LEDGER_LIMITS.min}..${LEDGER_LIMITS.max}.`,
     }),
   ),
+  cursor: Type.Optional(CursorParam),
 });
 export type CreditsQuery = Static<typeof CreditsQuery>;
 
@@ -76,6 +79,7 @@ export const GrantList = Type.Object({
   org_id: Type.String(),
   balance: Amount,
   grants: Type.Array(LedgerEntry),
+  ...nextPage,
 });
 export type GrantList = Static<typeof GrantList>;
 

@@ -4,6 +4,7 @@ import { BOUNDS } from './limits.ts';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
 import { SandboxParams } from './sandbox.ts';
+import { nextPage, OptionalPageQuery } from './paging.ts';
 
 const Port = Type.Integer({ minimum: 1, maximum: 65_535, description: 'Port in the sandbox.' });
 
@@ -23,11 +24,11 @@ export const EndpointRecord = Type.Object({
   port: Port,
   public: Type.Boolean(),
   url: Type.String({ description: '`https://<port>-<sandbox id>.<preview domain>/`' }),
-  created_at: Type.String({ description: 'RFC 3339.' }),
+  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
 });
 export type EndpointRecord = Static<typeof EndpointRecord>;
 
-export const EndpointList = Type.Object({ endpoints: Type.Array(EndpointRecord) });
+export const EndpointList = Type.Object({ endpoints: Type.Array(EndpointRecord), ...nextPage });
 
 export const EndpointDeleteResponse = Type.Object({
   id: Type.String({ format: 'uuid' }),
@@ -57,7 +58,9 @@ export const PreviewLink = Type.Object({
     description:
       'The URL with the token, for a browser: it gets a cookie for this host and is redirected to `url`.',
   }),
-  expires_at: Type.Union([Type.String(), Type.Null()], { description: 'RFC 3339; null for never.' }),
+  expires_at: Type.Union([Type.String({ format: 'date-time' }), Type.Null()], {
+    description: 'Null for never.',
+  }),
 });
 export type PreviewLink = Static<typeof PreviewLink>;
 
@@ -92,6 +95,7 @@ export const endpointOperations = {
     body: EndpointCreateRequest,
     idempotent: true,
     success: { status: 200, response: { description: 'Exposed.', schema: EndpointRecord } },
+    codes: ['already_exposed', 'limit_reached'],
     errors: {
       400: `The port is not valid, or the sandbox has ${BOUNDS.endpointsPerSandbox} endpoints.`,
       404: unknownSandbox,
@@ -106,7 +110,9 @@ export const endpointOperations = {
     summary: 'List the endpoints of a sandbox, by port',
     security: 'workload',
     params: SandboxParams,
-    success: { status: 200, response: { description: 'All endpoints.', schema: EndpointList } },
+    query: OptionalPageQuery,
+    items: 'endpoints',
+    success: { status: 200, response: { description: 'One page, or all of them.', schema: EndpointList } },
     errors: { 404: unknownSandbox, 503: notConfigured },
   },
   updateEndpoint: {
@@ -146,6 +152,7 @@ export const endpointOperations = {
     params: SandboxParams,
     body: PreviewLinkRequest,
     success: { status: 200, response: { description: 'The link.', schema: PreviewLink } },
+    codes: ['limit_reached', 'endpoint_not_found'],
     errors: {
       400: `A field is not valid, or the sandbox has ${BOUNDS.endpointsPerSandbox} endpoints.`,
       404: unknownSandbox,

@@ -1,15 +1,26 @@
-/** The bodies and statuses of errors: `{ "error": "<sentence>" }` with the status of the table in docs/api.md. */
+/** The bodies and statuses of errors: `{ "error": "<sentence>", … }` with the status of the table in docs/api.md. */
 import { Type, type Static } from 'typebox';
 
-export const ErrorBody = Type.Object(
-  { error: Type.String({ description: 'What was wrong, with which value, and what is allowed.' }) },
-  { description: 'The form of every error.' },
-);
+/** The `code` is one of the status (error-codes.ts). */
+const errorFields = {
+  error: Type.String({ description: 'What was wrong, with which value, and what is allowed.' }),
+  code: Type.String({
+    description: 'What kind of error it is; the codes of an operation are listed with it.',
+  }),
+  request_id: Type.String({
+    description: 'Of the `x-request-id` header; find the request in the logs by it.',
+  }),
+  retryable: Type.Boolean({
+    description: 'Whether the same request can succeed later, unchanged. Wait for `Retry-After` first.',
+  }),
+};
+
+export const ErrorBody = Type.Object(errorFields, { description: 'The form of every error.' });
 export type ErrorBody = Static<typeof ErrorBody>;
 
 export const OverloadBody = Type.Object(
   {
-    error: Type.String(),
+    ...errorFields,
     message: Type.String({ description: 'The same sentence as `error`.' }),
     retry_after_secs: Type.Integer({ description: 'Seconds to wait; also in the `Retry-After` header.' }),
   },

@@ -37,6 +37,13 @@ export const functionInvokeOperations = {
       status: 200,
       response: { description: "The handler's answer.", schema: Type.Unknown(), contentType: '*/*' },
     },
+    codes: [
+      'function_version_not_found',
+      'request_too_large',
+      'quota_exceeded',
+      'handler_failed',
+      'handler_timeout',
+    ],
     errors: {
       400: tooLarge,
       404: 'The project has no function of this name, or it has no current version.',
@@ -61,6 +68,14 @@ export const functionInvokeOperations = {
       status: 200,
       response: { description: "The handler's answer.", schema: Type.Unknown(), contentType: '*/*' },
     },
+    codes: [
+      'function_not_found',
+      'function_version_not_found',
+      'request_too_large',
+      'quota_exceeded',
+      'handler_failed',
+      'handler_timeout',
+    ],
     errors: {
       400: tooLarge,
       401: 'The function requires a token, and this is none or another one.',

@@ -39,6 +39,15 @@ export const functionOperations = {
     upload: { bytes: 2 * LIMITS.functionContextBytes, files: 4, fieldBytes: BOUNDS.functionFieldBytes },
     idempotent: true,
     success: { status: 200, response: { description: 'Accepted.', schema: FunctionDeployResponse } },
+    codes: [
+      'image_not_found',
+      'image_not_ready',
+      'image_failed',
+      'ambiguous_reference',
+      'unknown_region',
+      'limit_reached',
+      'quota_exceeded',
+    ],
     errors: {
       400:
         'The name, the image, a number, a name in `env` or `snapshot_kind` is not valid; values are over a cap of the service; ' +
@@ -57,6 +66,7 @@ export const functionOperations = {
     description: 'Without `limit` and `cursor` all functions of the project.',
     security: 'workload',
     query: PageQuery,
+    items: 'functions',
     success: { status: 200, response: { description: 'One page, or all.', schema: FunctionList } },
     errors: { 400: 'The cursor is malformed.' },
   },
@@ -94,6 +104,7 @@ export const functionOperations = {
     security: 'workload',
     params: FunctionParams,
     query: PageQuery,
+    items: 'versions',
     success: { status: 200, response: { description: 'One page, or all.', schema: FunctionVersionList } },
     errors: { 400: 'The cursor is malformed.', 404: unknownFunction },
   },
@@ -109,6 +120,7 @@ export const functionOperations = {
     params: FunctionParams,
     body: FunctionConfigUpdate,
     success: { status: 200, response: { description: 'What holds from now on.', schema: FunctionConfig } },
+    codes: ['function_version_not_found'],
     errors: {
       400: 'A number is out of its range.',
       404: `${unknownFunction} Or no version of it can serve.`,

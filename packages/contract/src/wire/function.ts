@@ -201,7 +201,7 @@ export const FunctionVersionRecord = Type.Object({
   ),
   snapshot_kind: Type.Enum(FUNCTION_SNAPSHOT_KINDS),
   build_job: nullable(Type.String({ format: 'uuid' }), 'The job that built its image.'),
-  created_at: Type.String({ description: 'RFC 3339.' }),
+  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
 });
 export type FunctionVersionRecord = Static<typeof FunctionVersionRecord>;
 
@@ -220,7 +220,7 @@ export const FunctionItem = Type.Object({
   template_state: Type.Enum(FUNCTION_TEMPLATE_STATES),
   snapshot_kind: Type.Enum(FUNCTION_SNAPSHOT_KINDS),
   public: Type.Boolean(),
-  created_at: Type.String({ description: 'RFC 3339.' }),
+  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
 });
 export type FunctionItem = Static<typeof FunctionItem>;
 
@@ -230,7 +230,7 @@ export type FunctionList = Static<typeof FunctionList>;
 export const FunctionRecord = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
-  created_at: Type.String({ description: 'RFC 3339.' }),
+  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
   current_version: Type.Object(FunctionVersionRecord.properties, { description: CURRENT }),
   latest_version: latestVersion,
   public: Type.Boolean({ description: 'Whether its public endpoint is enabled.' }),

@@ -1,6 +1,7 @@
 /** Hosts, for the operator. */
 import { Type, type Static } from 'typebox';
 import { SandboxStatus } from './sandbox-status.ts';
+import { nextPage } from './paging.ts';
 
 export const HostResources = Type.Object({
   cpu: Type.Number({ description: 'Cores.' }),
@@ -52,7 +53,7 @@ export const HostRecord = Type.Object({
 });
 export type HostRecord = Static<typeof HostRecord>;
 
-export const HostList = Type.Object({ hosts: Type.Array(HostRecord) });
+export const HostList = Type.Object({ hosts: Type.Array(HostRecord), ...nextPage });
 export type HostList = Static<typeof HostList>;
 
 export const HostParams = Type.Object({ id: Type.String() });
@@ -61,7 +62,7 @@ export const HostJoinPermission = Type.Object({
   host_id: Type.String(),
   /** Lets this host join once. */
   token: Type.String(),
-  expires_at: Type.String(),
+  expires_at: Type.String({ format: 'date-time' }),
 });
 export type HostJoinPermission = Static<typeof HostJoinPermission>;
 

@@ -7,6 +7,7 @@ import {
   ImageParams,
   ImageRecord,
 } from './image.ts';
+import { DockerfileSource, NamedSource, RegistrySource, SnapshotSource } from './image-source.ts';
 import type { Operation } from './operation.ts';
 import { PageQuery } from './paging.ts';
 import type { ApiResource } from './resource.ts';
@@ -37,6 +38,7 @@ export const imageOperations = {
       status: 200,
       response: { description: 'Accepted; the job builds it.', schema: ImageCreateResponse },
     },
+    codes: ['unknown_region', 'limit_reached', 'quota_exceeded'],
     errors: {
       400:
         'Neither JSON nor a valid form; no name, no source or no context file; a name, source or field that is not valid; a ' +
@@ -53,6 +55,7 @@ export const imageOperations = {
     security: 'workload',
     params: ImageParams,
     success: { status: 200, response: { description: 'The record.', schema: ImageRecord } },
+    codes: ['ambiguous_reference'],
     errors: { 400: ambiguous, 404: unknownImage },
   },
   deleteImage: {
@@ -66,6 +69,7 @@ export const imageOperations = {
     security: 'workload',
     params: ImageParams,
     success: { status: 204, response: { description: 'Deleted.' } },
+    codes: ['ambiguous_reference', 'built_in', 'in_use'],
     errors: { 400: ambiguous, 404: unknownImage, 409: 'It is a built-in image.' },
   },
   listImages: {
@@ -75,6 +79,7 @@ export const imageOperations = {
     summary: 'List images, newest first',
     security: 'workload',
     query: PageQuery,
+    items: 'images',
     success: { status: 200, response: { description: 'One page.', schema: ImageList } },
     errors: { 400: 'The cursor is malformed.' },
   },
@@ -89,5 +94,9 @@ export const imageResource = {
     ImageCreated: ImageCreateResponse,
     Image: ImageRecord,
     ImageList,
+    RegistrySource,
+    NamedSource,
+    DockerfileSource,
+    SnapshotSource,
   },
 } as const satisfies ApiResource;

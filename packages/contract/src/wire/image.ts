@@ -90,8 +90,10 @@ export const ImageRecord = Type.Object({
   ),
   job_id: Type.Optional(Type.String({ format: 'uuid', description: 'Its newest build.' })),
   region: Type.Optional(Type.String({ description: 'Its home region.' })),
-  created_at: Type.Optional(Type.String({ description: 'RFC 3339.' })),
-  built_at: Type.Optional(Type.String({ description: 'When what sandboxes boot was built; RFC 3339.' })),
+  created_at: Type.Optional(Type.String({ format: 'date-time', description: 'RFC 3339.' })),
+  built_at: Type.Optional(
+    Type.String({ format: 'date-time', description: 'When what sandboxes boot was built.' }),
+  ),
 });
 export type ImageRecord = Static<typeof ImageRecord>;
 

@@ -4,6 +4,7 @@ import { FunctionParams } from './function.ts';
 import { INVOCATION_FIELDS, INVOCATION_SOURCES, INVOCATION_STATUSES } from './invocation.ts';
 import { BOUNDS, DEFAULTS, LIMITS } from './limits.ts';
 import type { Operation } from './operation.ts';
+import { TimeParam, CursorParam, nextPage } from './paging.ts';
 import type { ApiResource } from './resource.ts';
 
 const nullable = <T extends TSchema>(schema: T, description: string) =>
@@ -29,8 +30,8 @@ export const InvocationLogQuery = Type.Object({
   status: Type.Optional(Type.Enum(INVOCATION_STATUSES, { description: 'Only those with this status.' })),
   version: Type.Optional(version('Only those that this version served.')),
   source: Type.Optional(source('Only those of this kind of call.')),
-  from: Type.Optional(Type.String({ description: 'Only those received at this time or later. RFC 3339.' })),
-  to: Type.Optional(Type.String({ description: 'Only those received before this time. RFC 3339.' })),
+  from: Type.Optional(TimeParam('Only those received at this time or later. RFC 3339.')),
+  to: Type.Optional(TimeParam('Only those received before this time. RFC 3339.')),
   limit: Type.Optional(
     Type.Integer({
       default: DEFAULTS.pageSize,
@@ -45,12 +46,14 @@ export const InvocationLogQuery = Type.Object({
       description: 'How many newer ones are skipped.',
     }),
   ),
+  cursor: Type.Optional(CursorParam),
 });
 
 export const InvocationLog = Type.Object({
   invocations: Type.Array(InvocationLogItem, { description: 'Newest first.' }),
   limit: Type.Integer({ description: 'As it was applied.' }),
   offset: Type.Integer(),
+  ...nextPage,
 });
 export type InvocationLog = Static<typeof InvocationLog>;
 
@@ -65,16 +68,14 @@ export const FunctionLogQuery = Type.Object({
 });
 
 const FROM_INCLUSIVE = 'RFC 3339, inclusive.';
-const ToParam = Type.String({ description: 'RFC 3339, exclusive. Default now.' });
+const ToParam = TimeParam('RFC 3339, exclusive. Default now.');
 const range = { from: Time('Inclusive.'), to: Time('Exclusive.') };
 
 export const FunctionSeriesQuery = Type.Object({
   resolution: Type.Optional(
     Type.Enum(['h', 'd'] as const, { description: 'Hours or days. Default h.', default: 'h' }),
   ),
-  from: Type.Optional(
-    Type.String({ description: `${FROM_INCLUSIVE} Default 24 hours before \`to\`, with days 30 days.` }),
-  ),
+  from: Type.Optional(TimeParam(`${FROM_INCLUSIVE} Default 24 hours before \`to\`, with days 30 days.`)),
   to: Type.Optional(ToParam),
 });
 
@@ -105,7 +106,7 @@ export const FunctionSeries = Type.Object({
 export type FunctionSeries = Static<typeof FunctionSeries>;
 
 export const FunctionReportQuery = Type.Object({
-  from: Type.Optional(Type.String({ description: `${FROM_INCLUSIVE} Default 24 hours before \`to\`.` })),
+  from: Type.Optional(TimeParam(`${FROM_INCLUSIVE} Default 24 hours before \`to\`.`)),
   to: Type.Optional(ToParam),
   fn: Type.Optional(Type.String({ description: 'Only the function of this name.' })),
 });
@@ -152,12 +153,18 @@ export const invocationLogOperations = {
     path: '/fns/:name/invocations',
     tag: 'Function numbers',
     summary: 'List the invocations of a function, newest first',
-    description: 'Of every kind: synchronous, public, spawned, mapped and scheduled ones.',
+    description:
+      'Of every kind: synchronous, public, spawned, mapped and scheduled ones. Follow `next_cursor`, which is there with `limit` or ' +
+      '`cursor`: later pages cost as much as the first. `offset` is for single pages, and not together with `cursor`.',
     security: 'workload',
     params: FunctionParams,
     query: InvocationLogQuery,
+    items: 'invocations',
     success: { status: 200, response: { description: 'One page.', schema: InvocationLog } },
-    errors: { 400: 'A filter, `limit` or `offset` is malformed.', 404: unknownFunction },
+    errors: {
+      400: 'A filter, `limit`, `offset` or `cursor` is malformed, or `offset` is given with `cursor`.',
+      404: unknownFunction,
+    },
   },
   getFunctionLog: {
     method: 'GET',

@@ -25,6 +25,7 @@ export const invocationOperations = {
     upload: { bytes: BOUNDS.invocationPayloadBytes },
     idempotent: true,
     success: { status: 200, response: { description: 'Stored.', schema: SpawnResponse } },
+    codes: ['function_version_not_found', 'quota_exceeded'],
     errors: {
       400: `The body has more than ${BOUNDS.invocationPayloadBytes / MIB} MiB, or its content type or headers are too long.`,
       404: noVersion,
@@ -41,6 +42,7 @@ export const invocationOperations = {
     body: MapRequest,
     idempotent: true,
     success: { status: 200, response: { description: 'Stored.', schema: MapResponse } },
+    codes: ['function_version_not_found', 'quota_exceeded'],
     errors: {
       400: `There are no payloads or more than ${BOUNDS.mapPayloads}, or one of them has more than ${BOUNDS.invocationPayloadBytes / MIB} MiB.`,
       404: noVersion,

@@ -31,6 +31,7 @@ export const jobOperations = {
       status: 200,
       response: { description: 'The log.', schema: Type.String(), contentType: 'text/plain' },
     },
+    codes: ['log_not_found'],
     errors: {
       404: `${unknownJob} Or the job has no log: it is not a build, or it has not started.`,
       502: 'The machine that runs the build did not respond.',

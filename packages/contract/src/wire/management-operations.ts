@@ -37,6 +37,7 @@ import {
   User,
 } from './management.ts';
 import type { ApiResource } from './resource.ts';
+import { OptionalPageQuery } from './paging.ts';
 
 const unknownOrg = 'There is no such organization, or the caller is not a member of it.';
 const unknownProject = 'There is no such project, or the caller is not a member of its organization.';
@@ -62,6 +63,7 @@ export const managementOperations = {
     body: OrgWrite,
     idempotent: true,
     success: { status: 200, response: { description: 'Made.', schema: OrgCreated } },
+    codes: ['limit_reached'],
     errors: { 400: badName, 409: 'The caller is a member of the most organizations allowed.' },
   },
   listOrgs: {
@@ -70,9 +72,14 @@ export const managementOperations = {
     tag: 'Organizations',
     summary: "List the caller's organizations",
     security: 'management',
+    query: OptionalPageQuery,
+    items: 'organizations',
     success: {
       status: 200,
-      response: { description: 'All of them, the personal one first.', schema: OrganizationList },
+      response: {
+        description: 'One page, or all of them; the personal one first.',
+        schema: OrganizationList,
+      },
     },
     errors: {},
   },
@@ -95,6 +102,7 @@ export const managementOperations = {
     params: OrgParams,
     body: OrgWrite,
     success: { status: 200, response: { description: 'Renamed.', schema: OrgRenamed } },
+    codes: ['owner_required'],
     errors: { 400: badName, 403: notOwner, 404: unknownOrg },
   },
   deleteOrg: {
@@ -107,6 +115,7 @@ export const managementOperations = {
     security: 'management',
     params: OrgParams,
     success: { status: 200, response: { description: 'Deleted.', schema: Deleted } },
+    codes: ['owner_required', 'personal_organization'],
     errors: { 403: notOwner, 404: unknownOrg, 409: 'A personal organization cannot be deleted.' },
   },
   listMembers: {
@@ -116,7 +125,9 @@ export const managementOperations = {
     summary: 'List the members of an organization',
     security: 'management',
     params: OrgParams,
-    success: { status: 200, response: { description: 'All of them.', schema: MemberList } },
+    query: OptionalPageQuery,
+    items: 'members',
+    success: { status: 200, response: { description: 'One page, or all of them.', schema: MemberList } },
     errors: { 404: unknownOrg },
   },
   removeMember: {
@@ -127,6 +138,7 @@ export const managementOperations = {
     security: 'management',
     params: MemberParams,
     success: { status: 200, response: { description: 'Removed.', schema: MemberRemoved } },
+    codes: ['owner_required', 'last_owner'],
     errors: {
       403: notOwner,
       404: `${unknownOrg} Or the user is not a member.`,
@@ -143,6 +155,7 @@ export const managementOperations = {
     params: OrgParams,
     body: InvitationCreate,
     success: { status: 200, response: { description: 'Invited.', schema: Invitation } },
+    codes: ['owner_required', 'personal_organization', 'limit_reached'],
     errors: {
       400: 'Not an e-mail address, or the role is not owner or member.',
       403: notOwner,
@@ -157,7 +170,13 @@ export const managementOperations = {
     summary: 'List the pending invitations of an organization (owners)',
     security: 'management',
     params: OrgParams,
-    success: { status: 200, response: { description: 'All of them.', schema: OrgInvitationList } },
+    query: OptionalPageQuery,
+    items: 'invitations',
+    success: {
+      status: 200,
+      response: { description: 'One page, or all of them.', schema: OrgInvitationList },
+    },
+    codes: ['owner_required'],
     errors: { 403: notOwner, 404: unknownOrg },
   },
   revokeInvitation: {
@@ -168,6 +187,7 @@ export const managementOperations = {
     security: 'management',
     params: OrgInvitationParams,
     success: { status: 200, response: { description: 'Taken back.', schema: Deleted } },
+    codes: ['owner_required'],
     errors: { 403: notOwner, 404: `${unknownOrg} Or there is no such pending invitation.` },
   },
   listInvitations: {
@@ -176,7 +196,12 @@ export const managementOperations = {
     tag: 'Organizations',
     summary: "List the pending invitations for the caller's e-mail address",
     security: 'management',
-    success: { status: 200, response: { description: 'All of them.', schema: MyInvitationList } },
+    query: OptionalPageQuery,
+    items: 'invitations',
+    success: {
+      status: 200,
+      response: { description: 'One page, or all of them.', schema: MyInvitationList },
+    },
     errors: {},
   },
   acceptInvitation: {
@@ -188,6 +213,7 @@ export const managementOperations = {
     security: 'management',
     params: InvitationParams,
     success: { status: 200, response: { description: 'A member now.', schema: InvitationAccepted } },
+    codes: ['email_not_verified', 'other_recipient', 'limit_reached'],
     errors: {
       403: "It is for another e-mail address, or the caller's is not verified.",
       404: 'It is unknown, already accepted, revoked or expired.',
@@ -202,7 +228,9 @@ export const managementOperations = {
     security: 'management',
     params: OrgParams,
     query: AuditQuery,
+    items: 'entries',
     success: { status: 200, response: { description: 'One page.', schema: AuditList } },
+    codes: ['owner_required'],
     errors: { 400: 'The cursor is malformed.', 403: notOwner, 404: unknownOrg },
   },
   createProject: {
@@ -215,6 +243,7 @@ export const managementOperations = {
     body: ProjectCreate,
     idempotent: true,
     success: { status: 200, response: { description: 'Made.', schema: Project } },
+    codes: ['name_exists', 'limit_reached'],
     errors: {
       400: badName,
       404: unknownOrg,
@@ -228,7 +257,12 @@ export const managementOperations = {
     summary: 'List the projects of an organization',
     security: 'management',
     params: OrgParams,
-    success: { status: 200, response: { description: 'All of them, oldest first.', schema: ProjectList } },
+    query: OptionalPageQuery,
+    items: 'projects',
+    success: {
+      status: 200,
+      response: { description: 'One page, or all of them; oldest first.', schema: ProjectList },
+    },
     errors: { 404: unknownOrg },
   },
   deleteProject: {
@@ -254,6 +288,7 @@ export const managementOperations = {
     body: ApiKeyCreate,
     idempotent: true,
     success: { status: 200, response: { description: 'Minted.', schema: ApiKeyMinted } },
+    codes: ['limit_reached'],
     errors: { 400: badName, 404: unknownProject, 409: 'The project has the most keys allowed.' },
   },
   listApiKeys: {
@@ -264,7 +299,8 @@ export const managementOperations = {
     security: 'management',
     params: ProjectParams,
     query: ApiKeyListQuery,
-    success: { status: 200, response: { description: 'All that work.', schema: ApiKeyList } },
+    items: 'api_keys',
+    success: { status: 200, response: { description: 'One page, or all of them.', schema: ApiKeyList } },
     errors: { 404: unknownProject },
   },
   revokeApiKey: {
@@ -288,6 +324,7 @@ export const managementOperations = {
       status: 200,
       response: { description: 'What a client needs to get an access token.', schema: AuthConfig },
     },
+    codes: ['sign_in_not_configured'],
     errors: { 503: 'The server has no issuer.' },
   },
 } as const;

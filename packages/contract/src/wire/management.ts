@@ -1,10 +1,10 @@
 /** The management plane: users, organizations, members, invitations, projects, API keys and the audit log. */
 import { Type, type Static } from 'typebox';
 import { NAME_CHARS } from './limits.ts';
-import { NextCursor, PageQuery } from './paging.ts';
+import { NextCursor, PageQuery, nextPage, pageFields } from './paging.ts';
 import { cursorKind } from './resource.ts';
 
-/** Not in the contract: lists of the management plane have no pages, so their contents are bounded. */
+/** Not in the contract: lists of the management plane answer as a whole when no page is asked for, so their contents are bounded. */
 export const MANAGEMENT_BOUNDS = {
   organizationsPerUser: 1000,
   projectsPerOrganization: 1000,
@@ -22,7 +22,7 @@ export const Role = Type.Enum(ROLES, { description: '`owner` or `member`.' });
 export type Role = (typeof ROLES)[number];
 
 const Uuid = Type.String({ format: 'uuid' });
-const Stamp = Type.String({ description: 'RFC 3339.' });
+const Stamp = Type.String({ format: 'date-time', description: 'RFC 3339.' });
 const MaybeStamp = Type.Union([Stamp, Type.Null()]);
 const Name = Type.String({
   description: `1 to ${NAME_CHARS} characters, without control characters. Surrounding white space is removed.`,
@@ -48,14 +48,14 @@ export const Organization = Type.Object({
   role: Role,
 });
 export type Organization = Static<typeof Organization>;
-export const OrganizationList = Type.Object({ organizations: Type.Array(Organization) });
+export const OrganizationList = Type.Object({ organizations: Type.Array(Organization), ...nextPage });
 export type OrganizationList = Static<typeof OrganizationList>;
 export const OrgRenamed = Type.Object({ id: Uuid, name: Type.String() });
 export const Deleted = Type.Object({ deleted: Uuid });
 
 export const Member = Type.Object({ user_id: Uuid, email: Type.String(), name: Type.String(), role: Role });
 export type Member = Static<typeof Member>;
-export const MemberList = Type.Object({ members: Type.Array(Member) });
+export const MemberList = Type.Object({ members: Type.Array(Member), ...nextPage });
 export type MemberList = Static<typeof MemberList>;
 export const MemberParams = Type.Object({ id: Type.String(), user_id: Type.String() });
 export const MemberRemoved = Type.Object({ removed: Uuid });
@@ -69,10 +69,12 @@ export const Invitation = Type.Object({ id: Uuid, org_id: Uuid, email: Type.Stri
 export type Invitation = Static<typeof Invitation>;
 export const OrgInvitationList = Type.Object({
   invitations: Type.Array(Type.Object({ id: Uuid, email: Type.String(), role: Role })),
+  ...nextPage,
 });
 export type OrgInvitationList = Static<typeof OrgInvitationList>;
 export const MyInvitationList = Type.Object({
   invitations: Type.Array(Type.Object({ id: Uuid, org_id: Uuid, org_name: Type.String(), role: Role })),
+  ...nextPage,
 });
 export type MyInvitationList = Static<typeof MyInvitationList>;
 export const InvitationParams = Type.Object({ id: Type.String() });
@@ -85,6 +87,7 @@ export const Project = Type.Object({ id: Uuid, org_id: Uuid, name: Type.String()
 export type Project = Static<typeof Project>;
 export const ProjectList = Type.Object({
   projects: Type.Array(Type.Object({ id: Uuid, name: Type.String() })),
+  ...nextPage,
 });
 export type ProjectList = Static<typeof ProjectList>;
 
@@ -108,9 +111,10 @@ export const ApiKey = Type.Object({
   last_used_at: Type.Union([Stamp, Type.Null()], { description: 'Up to half a minute late.' }),
 });
 export type ApiKey = Static<typeof ApiKey>;
-export const ApiKeyList = Type.Object({ api_keys: Type.Array(ApiKey) });
+export const ApiKeyList = Type.Object({ api_keys: Type.Array(ApiKey), ...nextPage });
 export type ApiKeyList = Static<typeof ApiKeyList>;
 export const ApiKeyListQuery = Type.Object({
+  ...pageFields,
   include_revoked: Type.Optional(Type.Boolean({ default: false })),
 });
 export const ApiKeyParams = Type.Object({ id: Type.String() });

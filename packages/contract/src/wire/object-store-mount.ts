@@ -35,6 +35,16 @@ export const objectStoreMountOperations = {
     params: SandboxParams,
     body: ObjectStoreMountRequest,
     success: { status: 200, response: { description: 'Mounted.', schema: ObjectStoreMount } },
+    codes: [
+      'object_store_not_found',
+      'ambiguous_reference',
+      'mount_path_taken',
+      'mount_rejected',
+      'secret_missing',
+      'sandbox_not_running',
+      'limit_reached',
+      'concurrent_change',
+    ],
     errors: {
       400: 'The mount path is not valid or reserved, the sandbox has 8 mounts, or the text is the id of one object store and the name of another.',
       404: `${unknownSandbox}; no object store of the project has this id or name.`,
@@ -49,6 +59,7 @@ export const objectStoreMountOperations = {
     summary: 'List the object stores that a sandbox has mounted, or mounts when it starts',
     security: 'workload',
     params: SandboxParams,
+    items: 'object_store_mounts',
     success: { status: 200, response: { description: 'By path.', schema: ObjectStoreMountList } },
     errors: { 404: `${unknownSandbox}.` },
   },
@@ -64,6 +75,7 @@ export const objectStoreMountOperations = {
       name: Type.String({ description: 'Name or id of the object store.' }),
     }),
     success: { status: 200, response: { description: 'Unmounted.', schema: ObjectStoreUnmountResponse } },
+    codes: ['mount_rejected', 'sandbox_not_running', 'concurrent_change'],
     errors: {
       404: `${unknownSandbox}; it has no such object store mounted.`,
       409: 'The sandbox is not running, or rejected the unmount: files there are open, or not uploaded yet.',

@@ -4,6 +4,7 @@ import { BOUNDS, LIMITS } from './limits.ts';
 import { ProjectParams } from './management.ts';
 import { ofProject } from './project-mirror.ts';
 import type { ApiResource } from './resource.ts';
+import { nextPage, pageFields } from './paging.ts';
 
 /** The allowed names of an object store, in words. */
 export const OBJECT_STORE_NAME_FORM = `1 to ${LIMITS.objectStoreNameChars} characters of A-Z a-z 0-9 . _ -`;
@@ -82,10 +83,11 @@ export const ObjectStoreRecord = Type.Object({
 });
 export type ObjectStoreRecord = Static<typeof ObjectStoreRecord>;
 
-export const ObjectStoreList = Type.Object({ object_stores: Type.Array(ObjectStoreRecord) });
+export const ObjectStoreList = Type.Object({ object_stores: Type.Array(ObjectStoreRecord), ...nextPage });
 export type ObjectStoreList = Static<typeof ObjectStoreList>;
 
 export const ObjectStoreListQuery = Type.Object({
+  ...pageFields,
   include_deleted: Type.Optional(Type.Boolean({ default: false, description: 'Also list deleted ones.' })),
 });
 
@@ -118,6 +120,7 @@ const createObjectStore = {
   body: ObjectStoreCreateRequest,
   idempotent: true,
   success: { status: 200, response: { description: 'Created.', schema: ObjectStoreRecord } },
+  codes: ['name_exists', 'limit_reached'],
   errors: {
     400:
       'The name, bucket, endpoint, region, prefix, provider or `dir_cache_secs` is not valid, the name of a credential is ' +
@@ -134,6 +137,7 @@ const listObjectStores = {
   description: 'At most the newest 1,000 deleted ones are listed.',
   security: 'workload',
   query: ObjectStoreListQuery,
+  items: 'object_stores',
   success: { status: 200, response: { description: 'Never a credential.', schema: ObjectStoreList } },
   errors: { 400: 'A query parameter is not valid.' },
 } as const;
@@ -146,6 +150,7 @@ const getObjectStore = {
   security: 'workload',
   params: StoreParams,
   success: { status: 200, response: { description: 'The record.', schema: ObjectStoreRecord } },
+  codes: ['ambiguous_reference'],
   errors: { 400: ambiguous, 404: unknownStore },
 } as const;
 
@@ -158,6 +163,7 @@ const deleteObjectStore = {
   security: 'workload',
   params: StoreParams,
   success: { status: 200, response: { description: 'Deleted.', schema: ObjectStoreDeleteResponse } },
+  codes: ['ambiguous_reference', 'in_use'],
   errors: {
     400: ambiguous,
     404: unknownStore,

@@ -1,5 +1,6 @@
 /** The errors of operations: their own, and those that every operation of a plane has. */
 import type { TSchema } from 'typebox';
+import { type ErrorCode, ERROR_CODES, GENERAL_CODES } from './error-codes.ts';
 import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
 import type { Operation, Security } from './operation.ts';
 
@@ -40,8 +41,56 @@ function genericErrors(operation: Operation): [ErrorStatus, string][] {
   return found;
 }
 
-/** Every error of an operation, with its meaning there. */
-export function operationErrors(operation: Operation): [ErrorStatus, string][] {
+/** What a parameter of a path names, by the segment before it. */
+const NAMED_BY: Readonly<Record<string, ErrorCode>> = {
+  'api-keys': 'api_key_not_found',
+  endpoints: 'endpoint_not_found',
+  fns: 'function_not_found',
+  hosts: 'host_not_found',
+  images: 'image_not_found',
+  invitations: 'invitation_not_found',
+  invocations: 'invocation_not_found',
+  jobs: 'job_not_found',
+  members: 'member_not_found',
+  'object-store-mounts': 'mount_not_found',
+  'object-stores': 'object_store_not_found',
+  orgs: 'organization_not_found',
+  projects: 'project_not_found',
+  registries: 'registry_not_found',
+  schedules: 'schedule_not_found',
+  secrets: 'secret_not_found',
+  snapshots: 'snapshot_not_found',
+  vms: 'sandbox_not_found',
+  volumes: 'volume_not_found',
+};
+
+/** The codes of what a path names, `/fns/:name/schedules/:id` from left to right. */
+export function pathCodes(path: string): ErrorCode[] {
+  return [...path.matchAll(/([a-z-]+)\/:/g)].flatMap(([, segment = '']) => NAMED_BY[segment] ?? []);
+}
+
+/** The codes that an operation may send, beside the general code of each status. */
+function ownCodes(operation: Operation): ErrorCode[] {
+  const { security, server, idempotent, query, path } = operation;
+  const plane: ErrorCode[] = [];
+  if (server === undefined) {
+    if (security === 'workload' || security === 'management' || security === 'public')
+      plane.push('rate_limited');
+    if (security === 'management') plane.push('sign_in_not_configured');
+    if (operation.method !== 'GET') plane.push('request_too_large');
+    if (idempotent === true)
+      plane.push('idempotency_key_reused', 'idempotency_in_progress', 'idempotency_response_gone');
+    const parameters: { properties?: object } | undefined = query;
+    if ('cursor' in (parameters?.properties ?? {})) plane.push('invalid_cursor');
+  }
+  return [...pathCodes(path), ...(operation.codes ?? []), ...plane];
+}
+
+/** An error of an operation: its status, what it means there, and its codes with the general one first. */
+export type OperationError = [status: ErrorStatus, meaning: string, codes: ErrorCode[]];
+
+/** Every error of an operation. */
+export function operationErrors(operation: Operation): OperationError[] {
   const all = new Map<ErrorStatus, string[]>();
   const add = (status: ErrorStatus, text: string): void => {
     const known = all.get(status) ?? [];
@@ -54,8 +103,15 @@ export function operationErrors(operation: Operation): [ErrorStatus, string][] {
   if (operation.server === undefined)
     for (const [status, text] of genericErrors(operation)) add(status, text);
   add(500, 'An internal error.');
+  const own = [...new Set(ownCodes(operation))];
+  const has = (code: ErrorCode, status: ErrorStatus): boolean =>
+    (ERROR_CODES[code].statuses as readonly ErrorStatus[]).includes(status);
   return [...all]
-    .map(([status, texts]): [ErrorStatus, string] => [status, texts.join(' ')])
+    .map(([status, texts]): OperationError => {
+      const general = GENERAL_CODES[status];
+      const codes = own.filter((code) => code !== general && has(code, status));
+      return [status, texts.join(' '), [general, ...codes]];
+    })
     .sort(([a], [b]) => a - b);
 }
 

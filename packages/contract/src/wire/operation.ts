@@ -1,6 +1,8 @@
 /** The form of an operation of the API. */
 import type { TSchema } from 'typebox';
+import type { ErrorCode } from './error-codes.ts';
 import type { ErrorStatus } from './errors.ts';
+import type { WebSocketDescription } from './websocket.ts';
 
 /**
  * The plane and its credential. `workload`: a project's API key. `sandbox`: that, or the sandbox's access token.
@@ -66,8 +68,17 @@ export interface Operation {
   upload?: UploadLimits;
   /** Accepts `Idempotency-Key`: an interrupted request is run again with the same ids. */
   idempotent?: true;
+  /** Of a list: the field of the response that has the items. */
+  items?: string;
+  /** Of an operation that is a WebSocket. */
+  websocket?: WebSocketDescription;
   /** The response on success. */
   success: { status: 101 | 200 | 201 | 204; response: OperationResponse };
   /** Meanings of the error statuses. Common ones are added by `operationErrors`. */
   errors: Partial<Record<ErrorStatus, string>>;
+  /**
+   * Codes of its errors, beside the general ones of their statuses, those of what the path names, and those of the plane:
+   * `operationErrors` adds them.
+   */
+  codes?: readonly ErrorCode[];
 }

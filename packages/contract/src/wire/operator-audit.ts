@@ -1,5 +1,6 @@
 /** The operator's audit log. */
 import { Type, type Static } from 'typebox';
+import { CursorParam, nextPage } from './paging.ts';
 
 export const OPERATOR_AUDIT_LIMITS = { min: 1, max: 1000, default: 100 } as const;
 
@@ -10,6 +11,7 @@ export const OperatorAuditQuery = Type.Object({
       description: `Clamped to ${OPERATOR_AUDIT_LIMITS.min}..${OPERATOR_AUDIT_LIMITS.max}.`,
     }),
   ),
+  cursor: Type.Optional(CursorParam),
   before: Type.Optional(
     Type.String({
       format: 'date-time',
@@ -21,7 +23,7 @@ export type OperatorAuditQuery = Static<typeof OperatorAuditQuery>;
 
 export const OperatorAuditEntry = Type.Object({
   id: Type.String(),
-  created_at: Type.String(),
+  created_at: Type.String({ format: 'date-time' }),
   actor: Type.Literal('operator'),
   operation: Type.String({ description: 'Name of the operation.' }),
   subject: Type.Union([Type.String(), Type.Null()], { description: 'The host or organization.' }),
@@ -35,5 +37,5 @@ export const OperatorAuditEntry = Type.Object({
 });
 export type OperatorAuditEntry = Static<typeof OperatorAuditEntry>;
 
-export const OperatorAuditList = Type.Object({ entries: Type.Array(OperatorAuditEntry) });
+export const OperatorAuditList = Type.Object({ entries: Type.Array(OperatorAuditEntry), ...nextPage });
 export type OperatorAuditList = Static<typeof OperatorAuditList>;

@@ -17,12 +17,15 @@ import {
   HostJoinPermission,
   HostList,
   HostParams,
+  HostRecord,
   HostUndrainResponse,
 } from './hosts.ts';
-import { OperatorAuditList, OperatorAuditQuery } from './operator-audit.ts';
+import { OperatorAuditEntry, OperatorAuditList, OperatorAuditQuery } from './operator-audit.ts';
 import { OrgParams } from './management.ts';
 import { QuotaList, QuotaRequest } from './quota.ts';
 import type { Operation } from './operation.ts';
+import type { ApiResource } from './resource.ts';
+import { OptionalPageQuery } from './paging.ts';
 
 const unknownHost = 'There is no such host.';
 const unknownOrg = 'There is no such organization.';
@@ -37,7 +40,9 @@ export const operatorOperations = {
     tag: 'Hosts',
     summary: 'List all hosts',
     security: 'operator',
-    success: { status: 200, response: { description: 'All of them; there are no pages.', schema: HostList } },
+    query: OptionalPageQuery,
+    items: 'hosts',
+    success: { status: 200, response: { description: 'One page, or all of them, by id.', schema: HostList } },
     errors: {},
   },
   drainHost: {
@@ -64,6 +69,7 @@ export const operatorOperations = {
     summary: 'Evict one spot sandbox of a host, or all of them',
     body: HostEvictRequest,
     success: { status: 200, response: { description: 'Begun.', schema: HostEvictResponse } },
+    codes: ['sandbox_not_found', 'wrong_state'],
     errors: {
       400: 'A field is not valid.',
       404: `${unknownHost} Or the sandbox is not there.`,
@@ -76,6 +82,7 @@ export const operatorOperations = {
     path: '/operator/vms/:id/evict',
     summary: 'Evict one spot sandbox from its host',
     success: { status: 200, response: { description: 'Begun.', schema: HostEvictResponse } },
+    codes: ['wrong_state'],
     errors: {
       404: 'No host holds such a sandbox.',
       409: 'The sandbox cannot be evicted in its status, or is not in the spot tier.',
@@ -91,6 +98,7 @@ export const operatorOperations = {
       'deleted), its snapshots fail, its builds are assigned to other hosts, and its credential is revoked. Idempotent: a ' +
       'repeated call finishes an interrupted one.',
     success: { status: 200, response: { description: 'Forgotten.', schema: HostForgetResponse } },
+    codes: ['host_not_lost'],
     errors: { 404: unknownHost, 409: 'The host is not lost.' },
   },
   grantCredits: {
@@ -109,6 +117,7 @@ export const operatorOperations = {
     path: '/operator/orgs/:id/grants',
     summary: 'List the newest grants and adjustments of an organization',
     query: CreditsQuery,
+    items: 'grants',
     success: { status: 200, response: { description: 'Newest first.', schema: GrantList } },
     errors: { 404: unknownOrg },
   },
@@ -118,6 +127,7 @@ export const operatorOperations = {
     method: 'GET',
     path: '/operator/orgs/:id/quotas',
     summary: 'Read the quotas of an organization, and what it uses',
+    items: 'quotas',
     success: { status: 200, response: { description: 'All quotas.', schema: QuotaList } },
     errors: { 404: unknownOrg },
   },
@@ -159,6 +169,7 @@ export const operatorOperations = {
     summary: "List the operator's audit log",
     security: 'operator',
     query: OperatorAuditQuery,
+    items: 'entries',
     success: { status: 200, response: { description: 'Newest first.', schema: OperatorAuditList } },
     errors: { 400: 'A query parameter is not valid.' },
   },
@@ -179,3 +190,27 @@ export const operatorOperations = {
     errors: {},
   },
 } as const satisfies Record<string, Operation>;
+
+export const operatorResource = {
+  tags: {
+    Hosts: 'Hosts of the service.',
+    Credits: 'Credits of organizations.',
+    Quotas: 'Quotas of organizations.',
+    Operator: 'The audit log and the metrics.',
+  },
+  operations: operatorOperations,
+  schemas: {
+    Host: HostRecord,
+    HostList,
+    HostDrained: HostDrainResponse,
+    HostEvicted: HostEvictResponse,
+    HostForgotten: HostForgetResponse,
+    HostJoinPermission,
+    GrantRequest,
+    Granted: GrantResponse,
+    GrantList,
+    QuotaRequest,
+    OperatorAuditEntry,
+    OperatorAuditList,
+  },
+} as const satisfies ApiResource;

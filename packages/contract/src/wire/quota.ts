@@ -80,6 +80,7 @@ export const quotaOperations = {
       'What would exceed a quota is refused with 429. An operator sets them; [quotas.md](quotas.md) says how.',
     security: 'management',
     params: OrgParams,
+    items: 'quotas',
     success: { status: 200, response: { description: 'All quotas.', schema: QuotaList } },
     errors: { 404: 'There is no such organization, or the caller is not a member of it.' },
   },

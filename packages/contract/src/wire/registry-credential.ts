@@ -1,6 +1,7 @@
 /** Credentials for registries: one per registry host and project. A password is never returned. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from './limits.ts';
+import { nextPage } from './paging.ts';
 
 export const REGISTRY_KINDS = ['basic', 'ghcr', 'gcr', 'ecr'] as const;
 export const RegistryKind = Type.Enum(REGISTRY_KINDS);
@@ -40,5 +41,5 @@ export const RegistryRecord = Type.Object({
 });
 export type RegistryRecord = Static<typeof RegistryRecord>;
 
-export const RegistryList = Type.Object({ registries: Type.Array(RegistryRecord) });
+export const RegistryList = Type.Object({ registries: Type.Array(RegistryRecord), ...nextPage });
 export type RegistryList = Static<typeof RegistryList>;

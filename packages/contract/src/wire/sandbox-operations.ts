@@ -41,6 +41,7 @@ const log = (description: string) =>
     params: SandboxParams,
     query: LogQuery,
     success: { status: 200, response: { description, schema: Text, contentType: 'text/plain' } },
+    codes: ['log_not_found'],
     errors: {
       404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
       502: 'The machine that has the log did not respond.',
@@ -63,6 +64,26 @@ export const sandboxOperations = {
     body: SandboxCreateRequest,
     idempotent: true,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
+    codes: [
+      'image_not_found',
+      'snapshot_not_found',
+      'volume_not_found',
+      'object_store_not_found',
+      'secret_not_found',
+      'unknown_region',
+      'ambiguous_reference',
+      'limit_reached',
+      'image_not_ready',
+      'image_failed',
+      'snapshot_not_ready',
+      'snapshot_failed',
+      'host_lost',
+      'no_capacity',
+      'in_use',
+      'secret_missing',
+      'concurrent_change',
+      'quota_exceeded',
+    ],
     errors: {
       400:
         'A field is not valid: mode, cpu (not above 0, over a cap), guarantees over the burstable caps, name or value of ' +
@@ -87,6 +108,7 @@ export const sandboxOperations = {
     summary: 'List sandboxes, newest first',
     security: 'workload',
     query: PageQuery,
+    items: 'vms',
     success: { status: 200, response: { description: 'One page.', schema: SandboxList } },
     errors: { 400: 'The cursor is malformed.' },
   },
@@ -124,6 +146,7 @@ export const sandboxOperations = {
       'Processes are asked to end (the entrypoint gets SIGTERM) and killed if they do not. Confirm with ' +
       '`GET /vms/:id?wait_exact=stopped`. Idempotent. Of different concurrent calls one succeeds and the others get 409. ' +
       '[lifecycle.md](lifecycle.md) has every transition.',
+    codes: ['not_persistent', 'wrong_state', 'concurrent_change'],
     errors: {
       404: unknownSandbox,
       409: 'It is not persistent, or it is not running, booting, assigned or building.',
@@ -136,6 +159,7 @@ export const sandboxOperations = {
     description:
       'It gets a new address and the same environment. The saved memory of a paused sandbox is discarded. Poll ' +
       '`GET /vms/:id?wait=running`. A start that fails without damage to the disk ends in `stopped`, with `error`.',
+    codes: ['not_persistent', 'wrong_state', 'no_capacity', 'concurrent_change', 'quota_exceeded'],
     errors: {
       402: 'The organization is out of credits.',
       404: unknownSandbox,
@@ -149,6 +173,7 @@ export const sandboxOperations = {
     description:
       'Processes are frozen; memory and device state are saved beside the disk. Confirm with ' +
       '`GET /vms/:id?wait_exact=paused`. Idempotent. After a failed pause the sandbox runs, with `error`.',
+    codes: ['not_persistent', 'wrong_state', 'concurrent_change'],
     errors: {
       404: unknownSandbox,
       409: 'It is not persistent; it has volumes, a Docker data device or GPUs; it is not running.',
@@ -161,6 +186,7 @@ export const sandboxOperations = {
     description:
       'It gets a new address, and its clock is set. Poll `GET /vms/:id?wait=running`. After a failed resume the sandbox is ' +
       '`paused`, with `error`: resume it again, or start it without its memory.',
+    codes: ['not_persistent', 'wrong_state', 'no_capacity', 'concurrent_change', 'quota_exceeded'],
     errors: {
       402: 'The organization is out of credits.',
       404: unknownSandbox,
@@ -182,6 +208,7 @@ export const sandboxOperations = {
     body: SandboxForkRequest,
     idempotent: true,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxForkResponse } },
+    codes: ['not_persistent', 'wrong_state', 'no_capacity', 'concurrent_change', 'quota_exceeded'],
     errors: {
       400: 'The name is not valid.',
       402: 'The organization is out of credits.',
@@ -224,7 +251,9 @@ export const sandboxOperations = {
     security: 'workload',
     params: SandboxParams,
     query: EgressDenialQuery,
+    items: 'denied',
     success: { status: 200, response: { description: 'One page.', schema: EgressDenialList } },
+    codes: ['wrong_state'],
     errors: {
       400: 'The cursor is malformed.',
       404: unknownSandbox,

@@ -199,14 +199,15 @@ export const SandboxRecord = Type.Object({
   forked_from: Type.Optional(nullable(Type.String(), 'Only in reads of one sandbox.')),
   lease_expires_at: Type.Optional(
     Type.String({
+      format: 'date-time',
       description:
         'RFC 3339. Only in reads of one sandbox that has a lease: when it is deleted unless the lease is renewed.',
     }),
   ),
   spot: Type.Boolean(),
-  spot_evicted_at: nullable(Type.String(), 'RFC 3339.'),
+  spot_evicted_at: nullable(Type.String({ format: 'date-time' }), 'RFC 3339.'),
   persistent: Type.Boolean(),
-  created_at: Type.Optional(Type.String({ description: 'RFC 3339.' })),
+  created_at: Type.Optional(Type.String({ format: 'date-time', description: 'RFC 3339.' })),
 });
 export type SandboxRecord = Static<typeof SandboxRecord>;
 

@@ -4,6 +4,7 @@ import { FunctionParams } from './function.ts';
 import { BOUNDS } from './limits.ts';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
+import { nextPage, OptionalPageQuery } from './paging.ts';
 
 const nullableTime = (description: string) =>
   Type.Union([Type.String({ format: 'date-time' }), Type.Null()], { description });
@@ -62,7 +63,7 @@ export const ScheduleUpdate = Type.Object(
 );
 export type ScheduleUpdate = Static<typeof ScheduleUpdate>;
 
-export const ScheduleList = Type.Object({ schedules: Type.Array(ScheduleRecord) });
+export const ScheduleList = Type.Object({ schedules: Type.Array(ScheduleRecord), ...nextPage });
 export type ScheduleList = Static<typeof ScheduleList>;
 
 export const ScheduleParams = Type.Object({
@@ -85,6 +86,7 @@ export const scheduleOperations = {
     body: ScheduleCreateRequest,
     idempotent: true,
     success: { status: 200, response: { description: 'Created.', schema: ScheduleCreateResponse } },
+    codes: ['limit_reached'],
     errors: {
       400: `The expression is not valid, or never fires; the function has ${BOUNDS.schedulesPerFunction} schedules already.`,
       404: unknownFunction,
@@ -97,7 +99,9 @@ export const scheduleOperations = {
     summary: 'List the schedules of a function, newest first',
     security: 'workload',
     params: FunctionParams,
-    success: { status: 200, response: { description: 'All of them.', schema: ScheduleList } },
+    query: OptionalPageQuery,
+    items: 'schedules',
+    success: { status: 200, response: { description: 'One page, or all of them.', schema: ScheduleList } },
     errors: { 404: unknownFunction },
   },
   updateSchedule: {

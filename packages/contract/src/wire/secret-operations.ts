@@ -5,6 +5,7 @@ import { ofProject } from './project-mirror.ts';
 import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
 import type { ApiResource } from './resource.ts';
 import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
+import { OptionalPageQuery } from './paging.ts';
 
 /** `refusal`: an invalid name in the path is a bad request, not an unknown path. */
 const SecretParams = Type.Object({ name: Type.String() }, { refusal: 400 });
@@ -38,6 +39,7 @@ const workloadOperations = {
     params: SecretParams,
     body: SecretWrite,
     success: { status: 204, response: { description: 'Written.' } },
+    codes: ['limit_reached'],
     errors: { 400: badSecret, 503: noEncryption },
   },
   listSecrets: {
@@ -47,6 +49,7 @@ const workloadOperations = {
     summary: 'List the secrets, by name',
     security: 'workload',
     query: SecretListQuery,
+    items: 'secrets',
     success: {
       status: 200,
       response: { description: 'Metadata, never a value.', schema: SecretList },
@@ -85,6 +88,7 @@ const workloadOperations = {
     params: RegistryParams,
     body: RegistryWrite,
     success: { status: 204, response: { description: 'Written.' } },
+    codes: ['limit_reached'],
     errors: { 400: badRegistry, 503: noEncryption },
   },
   putRegistryByBody: {
@@ -95,6 +99,7 @@ const workloadOperations = {
     security: 'workload',
     body: HostedRegistryWrite,
     success: { status: 204, response: { description: 'Written.' } },
+    codes: ['limit_reached'],
     errors: { 400: badRegistry, 503: noEncryption },
   },
   listRegistries: {
@@ -103,6 +108,8 @@ const workloadOperations = {
     tag: 'Registries',
     summary: 'List the registry credentials, by host',
     security: 'workload',
+    query: OptionalPageQuery,
+    items: 'registries',
     success: {
       status: 200,
       response: { description: 'Metadata, never a password.', schema: RegistryList },

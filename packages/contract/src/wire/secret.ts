@@ -1,6 +1,7 @@
 /** Secrets of a project: writes, and the metadata of reads. A value is never returned. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS, LIMITS } from './limits.ts';
+import { nextPage, pageFields } from './paging.ts';
 
 /** The allowed names of a secret, in words. */
 export const SECRET_NAME_FORM = `[A-Za-z_][A-Za-z0-9_]* with at most ${LIMITS.secretNameChars} characters`;
@@ -38,6 +39,7 @@ export const NamedSecretWrite = Type.Object({
 export type NamedSecretWrite = Static<typeof NamedSecretWrite>;
 
 export const SecretListQuery = Type.Object({
+  ...pageFields,
   include_object_store: Type.Optional(
     Type.Boolean({
       default: false,
@@ -61,5 +63,5 @@ export const SecretRecord = Type.Object({
 });
 export type SecretRecord = Static<typeof SecretRecord>;
 
-export const SecretList = Type.Object({ secrets: Type.Array(SecretRecord) });
+export const SecretList = Type.Object({ secrets: Type.Array(SecretRecord), ...nextPage });
 export type SecretList = Static<typeof SecretList>;

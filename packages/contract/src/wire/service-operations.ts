@@ -4,6 +4,10 @@ import { ErrorBody, OverloadBody } from './errors.ts';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
 
+/** The documents of `GET /openapi.json`. */
+export const OPENAPI_PLANES = ['api', 'operator', 'compat'] as const;
+export type OpenApiPlane = (typeof OPENAPI_PLANES)[number];
+
 export const serviceOperations = {
   getHealth: {
     method: 'GET',
@@ -52,7 +56,17 @@ export const serviceOperations = {
     path: '/openapi.json',
     tag: 'Service',
     summary: 'This API as an OpenAPI 3.1 document',
+    description: '[clients.md](clients.md) describes what it has for generators of clients.',
     security: 'public',
+    query: Type.Object({
+      plane: Type.Optional(
+        Type.Enum(OPENAPI_PLANES, {
+          default: 'api',
+          description:
+            "`api`: what clients use. `operator`: the operator's, on the internal listener. `compat`: the compatibility facade.",
+        }),
+      ),
+    }),
     success: {
       status: 200,
       response: {
@@ -60,7 +74,7 @@ export const serviceOperations = {
         schema: Type.Object({ openapi: Type.String() }, { additionalProperties: true }),
       },
     },
-    errors: {},
+    errors: { 400: 'There is no such plane.' },
   },
 } as const satisfies Record<string, Operation>;
 

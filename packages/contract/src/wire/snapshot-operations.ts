@@ -30,6 +30,7 @@ export const snapshotOperations = {
     body: SnapshotCreateRequest,
     idempotent: true,
     success: { status: 200, response: { description: 'Accepted.', schema: SnapshotCreateResponse } },
+    codes: ['not_persistent', 'wrong_state', 'name_exists', 'quota_exceeded'],
     errors: {
       400: 'The name or kind is not valid.',
       404: 'The id of the sandbox is unknown, malformed or of another project.',
@@ -46,6 +47,7 @@ export const snapshotOperations = {
     summary: 'List snapshots, newest first',
     security: 'workload',
     query: PageQuery,
+    items: 'snapshots',
     success: { status: 200, response: { description: 'One page.', schema: SnapshotList } },
     errors: { 400: 'The cursor is malformed.' },
   },
@@ -76,6 +78,7 @@ export const snapshotOperations = {
     security: 'workload',
     params: SnapshotParams,
     success: { status: 200, response: { description: 'Deleted.', schema: SnapshotDeleteResponse } },
+    codes: ['in_use'],
     errors: {
       404: unknownSnapshot,
       409: 'Other snapshots descend from it, or a sandbox is being created from it.',

@@ -56,7 +56,7 @@ export const SnapshotRecord = Type.Object({
   cpu_marker: Type.Optional(Type.String({ description: 'Full, once ready: CPU model and accelerator.' })),
   mem_bytes: Type.Optional(Type.Integer({ description: 'Full, once ready: size of the memory.' })),
   runner_id: Type.Optional(Type.String({ description: 'Full: the machine that has it.' })),
-  created_at: Type.String({ description: 'RFC 3339.' }),
+  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
 });
 export type SnapshotRecord = Static<typeof SnapshotRecord>;
 

@@ -2,6 +2,7 @@
 import { Type } from 'typebox';
 import type { Operation } from './operation.ts';
 import { daemonErrors, Path } from './toolbox-parts.ts';
+import { INTERPRETER_SOCKET } from './websocket.ts';
 
 const common = { server: 'toolbox', tag: 'Toolbox', security: 'sandbox' } as const;
 
@@ -11,7 +12,7 @@ const Context = Type.Object({
   cwd: Type.String(),
   language: Type.Enum(['python'] as const),
   active: Type.Boolean(),
-  createdAt: Type.String({ description: 'RFC 3339.' }),
+  createdAt: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
 });
 
 const codeErrors = {
@@ -86,6 +87,7 @@ export const toolboxCodeOperations = {
     path: '/process/interpreter/execute',
     summary: 'Run Python code whose variables last, over a WebSocket',
     description: '[toolbox.md](toolbox.md#interpreters) describes its messages.',
+    websocket: INTERPRETER_SOCKET,
     success: { status: 101, response: { description: 'The connection is a WebSocket.' } },
     errors: codeErrors,
   },
@@ -277,7 +279,7 @@ export const toolboxCodeOperations = {
             author: Type.String(),
             email: Type.String(),
             message: Type.String(),
-            timestamp: Type.String({ description: 'RFC 3339.' }),
+            timestamp: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
           }),
         ),
       },

@@ -1,5 +1,6 @@
 /** What the operations of the toolbox share. */
 import { Type } from 'typebox';
+import { ErrorBody } from './errors.ts';
 
 export const Path = Type.String({
   description: "Relative to the image's working directory unless absolute.",
@@ -26,3 +27,13 @@ export const daemonErrors = {
   ...errors,
   501: 'The sandbox has no toolbox daemon, because its memory was saved by an earlier version.',
 } as const;
+
+const { error, code, request_id: requestId, retryable } = ErrorBody.properties;
+
+/** An error of the toolbox or of a function: what the sandbox itself refuses has only the sentence. */
+export const GatewayErrorBody = Type.Object({
+  error,
+  code: Type.Optional(code),
+  request_id: Type.Optional(requestId),
+  retryable: Type.Optional(retryable),
+});

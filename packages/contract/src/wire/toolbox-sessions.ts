@@ -2,6 +2,7 @@
 import { Type } from 'typebox';
 import type { Operation } from './operation.ts';
 import { daemonErrors } from './toolbox-parts.ts';
+import { SESSION_LOG_SOCKET, TERMINAL_SOCKET } from './websocket.ts';
 
 const common = { server: 'toolbox', tag: 'Toolbox', security: 'sandbox' } as const;
 
@@ -22,7 +23,7 @@ const Terminal = Type.Object({
   envs: Type.Record(Type.String(), Type.String()),
   cols: Type.Integer(),
   rows: Type.Integer(),
-  createdAt: Type.String({ description: 'RFC 3339.' }),
+  createdAt: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
   active: Type.Boolean({ description: 'Its shell runs.' }),
   lazyStart: Type.Boolean(),
 });
@@ -118,6 +119,7 @@ export const toolboxSessionOperations = {
       '[toolbox.md](toolbox.md#sessions) describes its messages.',
     params: commandParams,
     query: Type.Object({ follow: Type.Optional(Type.Boolean()) }),
+    websocket: SESSION_LOG_SOCKET,
     success: { status: 200, response: { description: 'The output.', schema: Type.Object(Output) } },
     errors: daemonErrors,
   },
@@ -202,6 +204,7 @@ export const toolboxSessionOperations = {
     summary: 'Connect to a terminal, over a WebSocket',
     description: '[toolbox.md](toolbox.md#terminals) describes its messages.',
     params: terminalParams,
+    websocket: TERMINAL_SOCKET,
     success: { status: 101, response: { description: 'The connection is a WebSocket.' } },
     errors: daemonErrors,
   },

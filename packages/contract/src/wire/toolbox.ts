@@ -8,7 +8,8 @@ import type { ApiResource } from './resource.ts';
 import { toolboxFileOperations } from './toolbox-files.ts';
 import { toolboxCodeOperations } from './toolbox-code.ts';
 import { toolboxSessionOperations } from './toolbox-sessions.ts';
-import { errors, full, invalid, Path, PathQuery, WriteQuery } from './toolbox-parts.ts';
+import { errors, full, GatewayErrorBody, invalid, Path, PathQuery, WriteQuery } from './toolbox-parts.ts';
+import { PROCESS_STREAM_SOCKET, webSocketSchemas } from './websocket.ts';
 
 export const ProcessExecuteRequest = Type.Object({
   command: Type.String({ minLength: 1, description: 'Run by `/bin/sh -c`.' }),
@@ -44,8 +45,8 @@ export const FileInfo = Type.Object({
   name: Type.String(),
   isDir: Type.Boolean(),
   size: Type.Integer({ description: 'Bytes.' }),
-  modifiedAt: Type.String({ description: 'RFC 3339.' }),
-  modTime: Type.String({ description: 'The same; an older name.' }),
+  modifiedAt: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
+  modTime: Type.String({ format: 'date-time', description: 'The same; an older name.' }),
   mode: Type.String({ description: 'As in `-rw-r--r--`.' }),
   permissions: Type.String({ description: 'Octal, as in `0644`.' }),
   owner: Type.String({ description: 'Numeric.' }),
@@ -76,6 +77,7 @@ const singleOperations = {
     summary: 'Run a command with its streams, over a WebSocket',
     description: '[toolbox.md](toolbox.md#processstream) describes its messages.',
     security: 'sandbox',
+    websocket: PROCESS_STREAM_SOCKET,
     success: { status: 101, response: { description: 'The connection is a WebSocket.' } },
     errors: { ...invalid, ...errors },
   },
@@ -185,5 +187,11 @@ export const toolboxResource = {
       'Commands and files of a running sandbox, below `{toolbox_proxy_url}/{vm_id}` of its region. [toolbox.md](toolbox.md) describes them in full.',
   },
   operations: toolboxOperations,
-  schemas: {},
+  schemas: {
+    ProcessExecuteRequest,
+    ProcessExecuteResponse,
+    FileInfo,
+    GatewayError: GatewayErrorBody,
+    ...webSocketSchemas,
+  },
 } as const satisfies ApiResource;

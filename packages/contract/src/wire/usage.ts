@@ -1,7 +1,7 @@
 /** What sandboxes use: the counters of a host, the history of one sandbox, and the report of a project. */
 import { Type, type Static } from 'typebox';
 import type { Operation } from './operation.ts';
-import { CursorParam, NextCursor } from './paging.ts';
+import { CursorParam, NextCursor, TimeParam } from './paging.ts';
 import { cursorKind, type ApiResource } from './resource.ts';
 import { SandboxParams } from './sandbox.ts';
 
@@ -53,8 +53,8 @@ export type UsagePeriod = Static<typeof UsagePeriod>;
 
 const HistoryResolution = Type.Enum(['m', 'h'] as const, { description: 'Minutes or hours. Default m.' });
 export const UsageHistoryQuery = Type.Object({
-  from: Type.Optional(Type.String({ description: 'RFC 3339, inclusive. Default 24 hours before `to`.' })),
-  to: Type.Optional(Type.String({ description: 'RFC 3339, exclusive. Default now.' })),
+  from: Type.Optional(TimeParam('RFC 3339, inclusive. Default 24 hours before `to`.')),
+  to: Type.Optional(TimeParam('RFC 3339, exclusive. Default now.')),
   resolution: Type.Optional(HistoryResolution),
 });
 
@@ -82,8 +82,8 @@ export type UsageItem = Static<typeof UsageItem>;
 
 const ReportResolution = Type.Enum(['h', 'd'] as const, { description: 'Hours or days. Default h.' });
 export const UsageReportQuery = Type.Object({
-  start: Type.Optional(Type.String({ description: 'RFC 3339, inclusive. Default one day before `end`.' })),
-  end: Type.Optional(Type.String({ description: 'RFC 3339, exclusive. Default now.' })),
+  start: Type.Optional(TimeParam('RFC 3339, inclusive. Default one day before `end`.')),
+  end: Type.Optional(TimeParam('RFC 3339, exclusive. Default now.')),
   resolution: Type.Optional(ReportResolution),
   cursor: Type.Optional(CursorParam),
 });
@@ -110,6 +110,7 @@ export const usageOperations = {
     security: 'workload',
     params: SandboxParams,
     success: { status: 200, response: { description: 'The counters.', schema: SandboxUsage } },
+    codes: ['sandbox_off_host'],
     errors: {
       404: `${unknownSandbox} Or it is not on a host, for example stopped.`,
       502: 'Its host did not answer.',
@@ -137,6 +138,7 @@ export const usageOperations = {
     description: `One item for each sandbox and interval in which it ran, deleted sandboxes included; at most ${USAGE_ITEMS_MAX} a page.`,
     security: 'workload',
     query: UsageReportQuery,
+    items: 'items',
     success: { status: 200, response: { description: 'One page.', schema: UsageReport } },
     errors: { 400: `${invalidRange} Or the cursor is malformed.` },
   },

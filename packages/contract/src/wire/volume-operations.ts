@@ -35,6 +35,7 @@ const createVolume = {
   body: VolumeCreateRequest,
   idempotent: true,
   success: { status: 200, response: { description: 'Created.', schema: VolumeRecord } },
+  codes: ['name_exists', 'limit_reached', 'unknown_region', 'quota_exceeded'],
   errors: {
     400: 'The name is not valid, the type is not supported, `size_gb` is out of range, or the project has as many volumes as it may.',
     409: 'The project has a volume of this name.',
@@ -49,6 +50,7 @@ const listVolumes = {
   description: 'At most the newest 1,000 deleted ones are listed.',
   security: 'workload',
   query: VolumeListQuery,
+  items: 'volumes',
   success: { status: 200, response: { description: 'All of the project.', schema: VolumeList } },
   errors: { 400: 'A query parameter is not valid.' },
 } as const;
@@ -62,6 +64,7 @@ const getVolume = {
   security: 'workload',
   params: VolumeParams,
   success: { status: 200, response: { description: 'The record.', schema: VolumeDetail } },
+  codes: ['ambiguous_reference'],
   errors: { 400: ambiguous, 404: unknownVolume },
 } as const;
 
@@ -74,6 +77,7 @@ const deleteVolume = {
   security: 'workload',
   params: VolumeParams,
   success: { status: 200, response: { description: 'Deleted.', schema: VolumeDeleteResponse } },
+  codes: ['ambiguous_reference', 'in_use'],
   errors: { 400: ambiguous, 404: unknownVolume, 409: 'A sandbox that is not deleted has it attached.' },
 } as const;
 
@@ -87,7 +91,9 @@ const listVolumeManifests = {
   security: 'workload',
   params: VolumeParams,
   query: PageQuery,
+  items: 'manifests',
   success: { status: 200, response: { description: 'One page.', schema: VolumeManifestList } },
+  codes: ['ambiguous_reference'],
   errors: { 400: `The cursor is malformed. Or: ${ambiguous}`, 404: unknownVolume },
 } as const;
 
@@ -101,6 +107,7 @@ const restoreVolume = {
   params: VolumeParams,
   body: VolumeRestoreRequest,
   success: { status: 200, response: { description: 'Restored.', schema: VolumeDetail } },
+  codes: ['ambiguous_reference', 'volume_commit_not_found', 'in_use', 'concurrent_change'],
   errors: {
     400: ambiguous,
     404: `${unknownVolume} Or it has no such commit.`,
@@ -118,6 +125,7 @@ const commitVolume = {
   security: 'workload',
   params: VolumeParams,
   success: { status: 200, response: { description: 'Committed.', schema: VolumeDetail } },
+  codes: ['ambiguous_reference', 'host_lost', 'concurrent_change'],
   errors: {
     400: ambiguous,
     404: unknownVolume,

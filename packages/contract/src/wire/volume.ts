@@ -1,7 +1,7 @@
 /** Volumes: named directory trees that outlive the sandboxes that have them mounted. */
 import { Type, type Static } from 'typebox';
 import { LIMITS } from './limits.ts';
-import { NextCursor } from './paging.ts';
+import { NextCursor, nextPage, pageFields } from './paging.ts';
 import { cursorKind } from './resource.ts';
 
 /** The allowed names of a volume, in words. */
@@ -108,10 +108,11 @@ export const VolumeRestoreRequest = Type.Object({
   manifest_id: Type.String({ description: 'Id of one of its commits.' }),
 });
 
-export const VolumeList = Type.Object({ volumes: Type.Array(VolumeRecord) });
+export const VolumeList = Type.Object({ volumes: Type.Array(VolumeRecord), ...nextPage });
 export type VolumeList = Static<typeof VolumeList>;
 
 export const VolumeListQuery = Type.Object({
+  ...pageFields,
   include_deleted: Type.Optional(Type.Boolean({ default: false, description: 'Also list deleted ones.' })),
 });
 

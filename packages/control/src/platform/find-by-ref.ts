@@ -21,7 +21,8 @@ export async function findByRef<Row extends QueryResultRow>(
   // No name is a text that PostgreSQL could not take.
   if (!/^[A-Za-z0-9._-]{1,128}$/.test(ref)) throw notFound(ref);
   const found = await queryAll(on, find, [projectId, isUuid(ref) ? ref : null, ref]);
-  if (found.length > 1) throw badRequest(`${quote(ref)} is the id of one ${noun} and the name of another`);
+  if (found.length > 1)
+    throw badRequest(`${quote(ref)} is the id of one ${noun} and the name of another`, 'ambiguous_reference');
   const [row] = found;
   if (row === undefined) throw notFound(ref);
   return row;

@@ -149,7 +149,7 @@ export class Grants {
   async lease(target: GatewayTarget, token: string | null): Promise<GrantLease> {
     const entry = this.#find(target, token);
     const answer = await entry.answer.promise;
-    if (answer.type !== 'grant') throw notFound('this target is a function');
+    if (answer.type !== 'grant') throw notFound('this target is a function', 'not_found');
     const { vm_id, data_url, data_token, public: isPublic = false } = answer;
     return this.#leaseOf(entry, token, { vmId: vm_id, dataUrl: data_url, dataToken: data_token, isPublic });
   }
@@ -161,7 +161,7 @@ export class Grants {
   async leaseFunction(target: GatewayTarget, token: string | null): Promise<FunctionLease> {
     const entry = this.#find(target, token);
     const answer = await entry.answer.promise;
-    if (answer.type !== 'function') throw notFound('this target is no function');
+    if (answer.type !== 'function') throw notFound('this target is no function', 'not_found');
     return this.#leaseOf(entry, token, { function: answer.function });
   }
 

@@ -1,9 +1,10 @@
 /** Sandboxes that this gateway has for itself: instances of functions (see gateway/messages.ts in the contract). */
 import {
-  ApiError,
+  type ApiError,
   type GatewayControlMessage,
   type GatewayGrant,
   type GatewayMessage,
+  notFound,
 } from '@releap/contract';
 import { traceContext } from '@releap/tracing';
 import { toRefusal } from './refusal.ts';
@@ -188,7 +189,7 @@ export class InstanceLeases {
     const entry = this.#entries.get(id);
     if (entry?.grant === undefined) return;
     entry.isConfirmed = false;
-    if (disconnect) this.#end(entry, new ApiError(404, 'the function is no longer there'));
+    if (disconnect) this.#end(entry, notFound('the function is no longer there', 'function_not_found'));
     else this.#ask(entry);
   }
 

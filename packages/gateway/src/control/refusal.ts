@@ -3,6 +3,7 @@ import {
   badGateway,
   type ErrorStatus,
   type GatewayControlMessage,
+  isErrorCode,
   NotTriedYet,
   QuotaExceeded,
   STATUS_MEANINGS,
@@ -12,6 +13,7 @@ import {
 export function toRefusal({
   status,
   error,
+  code,
   not_tried_yet: notTriedYet,
   quota,
 }: Extract<GatewayControlMessage, { type: 'refusal' }>): ApiError {
@@ -20,5 +22,9 @@ export function toRefusal({
   if (notTriedYet === true) return new NotTriedYet(error);
   if (quota !== undefined) return new QuotaExceeded(error, quota);
   const headers: Record<string, string> = status === 401 ? { 'www-authenticate': 'Bearer' } : {};
-  return new ApiError(status as ErrorStatus, error, { headers });
+  return new ApiError(status as ErrorStatus, error, {
+    headers,
+    // A newer control plane may have codes that this gateway does not know.
+    ...(code !== undefined && isErrorCode(code) ? { code } : {}),
+  });
 }

@@ -405,7 +405,7 @@ class Version {
     const refusal =
       error instanceof ApiError
         ? error
-        : badGateway(`the handler cannot be reached: ${(error as Error).message}`);
+        : badGateway(`the handler cannot be reached: ${(error as Error).message}`, 'handler_failed');
     this.#options.log.debug({ err: error, version: this.called.version_id }, 'an instance failed');
     this.#queue.failed(id, performance.now(), failureOf(refusal, isStarting));
   }
@@ -438,6 +438,7 @@ class Version {
     if (placed > this.#queue.load().instances.ending && !this.#queue.isServing)
       return badGateway(
         `nothing listens on port ${this.called.port} of the function's instance; the handler must listen there`,
+        'handler_failed',
       );
     const { kind, error } = failure ?? {};
     if (error !== undefined && kind !== 'capacity' && kind !== 'untried') return error;

@@ -49,6 +49,7 @@ export function routeFunctionCall(head: RequestHead): FunctionCall | undefined {
   if (method !== 'POST' && !isPreflight)
     throw notFound(
       `no such path: ${method} ${quote(url.split('?', 1)[0] ?? '')}; functions are called with POST`,
+      'route_not_found',
     );
   checkFraming(head);
   const token = bearerToken(headers.authorization);

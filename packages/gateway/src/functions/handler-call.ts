@@ -122,7 +122,11 @@ class HandlerCall {
       });
     }
     this.#timer = setTimeout(
-      () => this.#stop('hung', gatewayTimeout(`the handler did not answer within ${timeoutMs / 1000} s`)),
+      () =>
+        this.#stop(
+          'hung',
+          gatewayTimeout(`the handler did not answer within ${timeoutMs / 1000} s`, 'handler_timeout'),
+        ),
       timeoutMs,
     );
     revoked.addEventListener('abort', this.#onRevoked);
@@ -173,7 +177,7 @@ class HandlerCall {
     if (early instanceof ClientDisconnected || early instanceof ApiError)
       return this.#finish('cancelled', early);
     this.#isInvalid = error instanceof errors.HeadersOverflowError || error instanceof errors.HTTPParserError;
-    const refusal = badGateway(this.#reason(error));
+    const refusal = badGateway(this.#reason(error), 'handler_failed');
     refusal.cause = error;
     this.#finish('broken', refusal);
   }

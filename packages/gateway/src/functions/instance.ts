@@ -140,7 +140,7 @@ async function staysOpen(socket: Socket, ms: number): Promise<void> {
   const closed = Promise.withResolvers<never>();
   const onEnd = (): void => {
     socket.destroy();
-    closed.reject(badGateway('the handler closed the connection at once'));
+    closed.reject(badGateway('the handler closed the connection at once', 'handler_failed'));
   };
   socket.once('end', onEnd).once('close', onEnd).resume();
   try {

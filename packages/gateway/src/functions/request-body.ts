@@ -62,4 +62,7 @@ export function requestBody(
 }
 
 export const bodyTooLarge = (max: number): Error =>
-  badRequest(`the body of a call is larger than ${max} bytes; pass a reference to larger data instead`);
+  badRequest(
+    `the body of a call is larger than ${max} bytes; pass a reference to larger data instead`,
+    'request_too_large',
+  );

@@ -1,5 +1,12 @@
 import type { ServerResponse } from 'node:http';
-import { ApiError, badGateway, gatewayTimeout, internalError } from '@releap/contract';
+import {
+  ApiError,
+  badGateway,
+  errorBody,
+  gatewayTimeout,
+  internalError,
+  REQUEST_ID_HEADER,
+} from '@releap/contract';
 import { errors } from 'undici';
 
 export { ClientDisconnected } from '@releap/contract/response-pump';
@@ -28,7 +35,7 @@ export function upstreamError(error: unknown, who: string): ApiError {
 }
 
 /**
- * Responds with `{error}`. If the client is still sending an unread body, the connection is closed: the rest could be
+ * Responds with the body of the error, and the id that the response has already as a header. If the client is still sending an unread body, the connection is closed: the rest could be
  * parsed as a request.
  */
 export function sendError(response: ServerResponse, error: ApiError, keepAlive: boolean): void {
@@ -36,7 +43,7 @@ export function sendError(response: ServerResponse, error: ApiError, keepAlive: 
     response.destroy();
     return;
   }
-  const body = Buffer.from(JSON.stringify(error.body));
+  const body = Buffer.from(JSON.stringify(errorBody(error, String(response.getHeader(REQUEST_ID_HEADER)))));
   response.writeHead(error.status, {
     ...error.headers,
     'content-type': 'application/json; charset=utf-8',

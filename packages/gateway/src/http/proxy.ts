@@ -118,7 +118,7 @@ function boundedBody(request: IncomingMessage, maxBytes: number, idleMs: number)
 }
 
 function bodyTooLarge(maxBytes: number): ApiError {
-  return badRequest(`the request body is larger than ${maxBytes} bytes`);
+  return badRequest(`the request body is larger than ${maxBytes} bytes`, 'request_too_large');
 }
 
 function requestTimeout(idleMs: number): ApiError {

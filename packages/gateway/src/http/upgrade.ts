@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { type IncomingMessage, request as httpRequest, type RequestOptions, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { Socket } from 'node:net';
-import { badGateway, gatewayTimeout, REQUEST_ID_HEADER, type ApiError } from '@releap/contract';
+import { badGateway, errorBody, gatewayTimeout, REQUEST_ID_HEADER, type ApiError } from '@releap/contract';
 import { ClientDisconnected, upstreamError } from './errors.ts';
 import type { HeaderPolicy } from './headers.ts';
 
@@ -132,9 +132,9 @@ function closeWhenSent(client: Duplex): void {
   client.once('finish', () => client.destroy());
 }
 
-/** Responds with `{error}` on a connection that requested an upgrade, and closes it. */
+/** Responds with the body of the error on a connection that requested an upgrade, and closes it. */
 export function refuseUpgrade(client: Duplex, error: ApiError, requestId: string): void {
-  const body = JSON.stringify(error.body);
+  const body = JSON.stringify(errorBody(error, requestId));
   const head = renderHead(error.status, {
     ...error.headers,
     [REQUEST_ID_HEADER]: requestId,

@@ -24,6 +24,7 @@ export function preview({ domain, isTls }: PreviewOptions): TargetKind {
       if (host === null)
         throw notFound(
           `no preview at ${quote(request.headers.host ?? '')}; expected <port>-<sandbox id>.${domain}`,
+          'endpoint_not_found',
         );
       checkFraming(request);
       const site = { host, domain, isTls };

@@ -8,6 +8,6 @@ export function createRouter(kinds: readonly TargetKind[]): (request: RequestHea
       const route = kind.route(request);
       if (route !== undefined) return route;
     }
-    throw notFound(`no such path: ${quote(request.url.split('?', 1)[0] ?? '')}`);
+    throw notFound(`no such path: ${quote(request.url.split('?', 1)[0] ?? '')}`, 'route_not_found');
   };
 }

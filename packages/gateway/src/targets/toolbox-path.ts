@@ -41,7 +41,7 @@ export function parseToolboxPath(url: string): ToolboxPath {
   const segments = path.slice(TOOLBOX_PREFIX.length).split('/').map(decodeSegment);
   const [vmId = '', ...rest] = segments;
   if (vmId === '' || vmId.length > MAX_ID_CHARS || rest.length === 0 || rest[0] === '') {
-    throw notFound(`no such path: ${quote(path)}; expected /toolbox/{vm_id}/{operation}`);
+    throw notFound(`no such path: ${quote(path)}; expected /toolbox/{vm_id}/{operation}`, 'route_not_found');
   }
   const start = url.indexOf('/', TOOLBOX_PREFIX.length) + 1;
   return { vmId, tail: url.slice(start) };

@@ -54,7 +54,8 @@ test('a call without quota for an instance is told the limit, its use and its ow
   const { message, ...told } = (await answer.json()) as Record<string, unknown>;
   assert.match(String(message), /within 2 s: organization .* quota of 7/);
   assert.deepEqual([answer.status, answer.headers.get('retry-after')], [429, '5']);
-  assert.deepEqual(told, { error: message, retry_after_secs: 5, ...quota });
+  const code = { code: 'quota_exceeded', retryable: true, request_id: answer.headers.get('x-request-id') };
+  assert.deepEqual(told, { error: message, retry_after_secs: 5, ...code, ...quota });
   const { id } = world.called;
   const stranger = await strangerCall();
   assert.deepEqual([stranger.status, stranger.headers.get('retry-after')], [429, '5']);

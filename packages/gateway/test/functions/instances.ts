@@ -117,9 +117,15 @@ test('a gateway that drains finishes open calls, takes none that need a new inst
   assert.deepEqual([health.status, health.headers.get('connection')], [503, 'close']);
   world.define();
   const other = await call('x', {}, own);
+  const refusal = {
+    error: 'the gateway is stopping; try again',
+    code: 'unavailable',
+    retryable: true,
+    request_id: other.headers.get('x-request-id'),
+  };
   assert.deepEqual(
     [other.status, other.headers.get('connection'), await other.json()],
-    [503, 'close', { error: 'the gateway is stopping; try again' }],
+    [503, 'close', refusal],
   );
   finish.resolve();
   assert.equal(await open.text(), 'begin end');

@@ -46,7 +46,7 @@ export async function evictOne(
   if (rows.length === 0) throw sandboxNotFound(vmId);
   const outcome = await evict(context, rows);
   if (outcome.remaining[0] !== undefined)
-    throw conflict(`sandbox ${quote(vmId)} cannot be evicted: ${outcome.remaining[0].reason}`);
+    throw conflict(`sandbox ${quote(vmId)} cannot be evicted: ${outcome.remaining[0].reason}`, 'wrong_state');
   return outcome;
 }
 

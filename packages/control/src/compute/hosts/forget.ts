@@ -70,6 +70,7 @@ export async function forgetHost(context: ForgetContext, id: string): Promise<Ho
     throw conflict(
       `host ${id} is ${state.status}, last heard from at ${state.last_seen_at.toISOString()}: only a lost one, not heard ` +
         `from for ${Math.round(limits.runnerLostAfterMs / 1000)} s, can be forgotten`,
+      'host_not_lost',
     );
   const released = await release(context, id);
   log.warn({ runner: id, ...released }, 'a host was forgotten');

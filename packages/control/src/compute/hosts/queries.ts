@@ -65,5 +65,5 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
 }
 
 export function hostNotFound(id: string): Error {
-  return notFound(`host ${quote(id)} not found`);
+  return notFound(`host ${quote(id)} not found`, 'host_not_found');
 }

@@ -1,5 +1,12 @@
 /** Operator operations on hosts. */
-import { isUuid, operatorOperations } from '@releap/contract';
+import {
+  isUuid,
+  operatorOperations,
+  clampLimit,
+  decodeKeyCursor,
+  encodeKeyCursor,
+  LIST_CURSORS,
+} from '@releap/contract';
 import type { Planes } from '../../platform/http/planes.ts';
 import type { Overcommit } from '../scheduler/overcommit.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
@@ -17,9 +24,20 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
   const { database, scheduler } = context;
   const { overcommit } = context.limits;
 
-  operator.operation(operatorOperations.listHosts, async () => ({
-    hosts: await hostRecords(database.pool, overcommit),
-  }));
+  operator.operation(operatorOperations.listHosts, async ({ query }) => {
+    const hosts = await hostRecords(database.pool, overcommit);
+    if (query.limit === undefined && query.cursor === undefined) return { hosts };
+    // They are few, and placement needs all of them anyway.
+    const [after = ''] =
+      query.cursor === undefined ? [] : decodeKeyCursor(LIST_CURSORS.hosts, query.cursor, 1);
+    const rest = hosts.filter(({ id }) => id > after);
+    const page = rest.slice(0, clampLimit(query.limit));
+    const last = rest.length > page.length ? page.at(-1) : undefined;
+    return {
+      hosts: page,
+      next_cursor: last === undefined ? null : encodeKeyCursor(LIST_CURSORS.hosts, [last.id]),
+    };
+  });
 
   operator.operation(operatorOperations.drainHost, async ({ params, body }) => {
     const id = hostId(params.id);

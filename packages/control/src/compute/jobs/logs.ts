@@ -98,10 +98,12 @@ export function jobLogRoutes({ workload }: Planes, context: LogContext): void {
       const job = await readJobLog(context, { id, projectId, follow, signal: abortSignal() });
       if (job === undefined) throw jobNotFound(id);
       const shown = `job ${quote(id)}`;
-      if (job.kind !== 'build') throw notFound(`${shown} is of kind ${job.kind} and has no log`);
+      if (job.kind !== 'build')
+        throw notFound(`${shown} is of kind ${job.kind} and has no log`, 'log_not_found');
       if (job.log === null)
         throw notFound(
           job.status === 'queued' ? `${shown} is queued and has no log yet` : `${shown} has no log`,
+          'log_not_found',
         );
       logHeaders(reply);
       return job.log;

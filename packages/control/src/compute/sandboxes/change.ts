@@ -1,9 +1,16 @@
 /** Lifecycle changes that clients request: of concurrent requests one wins, and the others get 409 with the reason. */
-import { conflict, parseSandboxId, quote, sandboxNotFound, type SandboxId } from '@releap/contract';
+import {
+  conflict,
+  parseSandboxId,
+  quote,
+  sandboxNotFound,
+  type SandboxId,
+  type CodeOf,
+} from '@releap/contract';
 import { restart, type Restarted, type RestartContext } from '../scheduler/restart.ts';
 import { getFacts } from './queries.ts';
 import type { SandboxRow } from '@releap/database';
-import { decide, refusal } from './transitions.ts';
+import { decide, refusal, refusalCode } from './transitions.ts';
 
 export type ChangeEvent = 'stop' | 'start' | 'pause' | 'resume' | 'delete';
 
@@ -32,22 +39,25 @@ export async function changeSandbox(
 ): Promise<{ id: string; region: string; status: SandboxRow['status']; moved: boolean }> {
   const { database } = context;
   const id = readSandboxId(shownId);
-  const refuse = (why: string): Error =>
-    conflict(`sandbox ${quote(shownId)} cannot be ${DONE[event]}: ${why}`);
+  const refuse = (why: string, code: CodeOf<409>): Error =>
+    conflict(`sandbox ${quote(shownId)} cannot be ${DONE[event]}: ${why}`, code);
   for (let attempt = 0; attempt < TRIES; attempt++) {
     const result = await applyEvent(context, event, id, projectId);
     if (result !== undefined) {
-      if ('refused' in result) throw refuse(result.refused);
+      if ('refused' in result) throw refuse(result.refused, 'no_capacity');
       const { moved } = result;
       return { id: moved.id, region: moved.region, status: moved.status, moved: true };
     }
     const facts = await getFacts(database.pool, id, projectId);
     if (facts === undefined) throw sandboxNotFound(shownId);
     const row = decide(event, facts);
-    if (row === undefined) throw refuse(refusal(event, facts));
+    if (row === undefined) throw refuse(refusal(event, facts), refusalCode(event, facts));
     if (row.to === 'same') return { id: facts.id, region: facts.region, status: facts.status, moved: false };
   }
-  throw conflict(`sandbox ${quote(shownId)} is changing too fast to be ${DONE[event]}: try again`);
+  throw conflict(
+    `sandbox ${quote(shownId)} is changing too fast to be ${DONE[event]}: try again`,
+    'concurrent_change',
+  );
 }
 
 async function applyEvent(

@@ -209,6 +209,7 @@ async function resolveSource(
     await artifacts.want(snapshot.id);
     throw conflict(
       `snapshot ${quote(name)} is still replicating into the region ${quote(region)}: try again in a moment`,
+      'snapshot_not_ready',
     );
   }
   const captured = body.env === undefined ? await snapshotEnvironment(database.pool, snapshot) : {};

@@ -33,7 +33,10 @@ export function deniedEgressRoutes(
       const after = cursorPosition(EGRESS_DENIAL_CURSORS, query.cursor);
       const row = await hostOf(database, params.id, principal.projectId);
       const shown = `sandbox ${quote(params.id)}`;
-      const noLog = conflict(`${shown} is ${row.status}, and no host has a log of what it was denied`);
+      const noLog = conflict(
+        `${shown} is ${row.status}, and no host has a log of what it was denied`,
+        'wrong_state',
+      );
       if (row.runner_id === null || row.data_url === null) throw noLog;
       const answer = await hosts.log({
         runnerId: row.runner_id,

@@ -11,6 +11,7 @@ import {
   sandboxNotFound,
   type SandboxForkRequest,
   type SandboxForkResponse,
+  type CodeOf,
 } from '@releap/contract';
 import { queryAll, columns, queryOne, SANDBOX_COLUMNS, statement, type SandboxRow } from '@releap/database';
 import { RANDOM, type IdGenerator } from '../../platform/idempotency/id-generator.ts';
@@ -29,7 +30,7 @@ import { readSandboxId } from './change.ts';
 import { readEnvironments } from './environment.ts';
 import { createSandbox, specOfCopy } from './insert.ts';
 import { REACHABLE } from './queries.ts';
-import { decide, refusal, type StateDeadlines } from './transitions.ts';
+import { decide, refusal, refusalCode, type StateDeadlines } from './transitions.ts';
 
 const ROW = columns('s', SANDBOX_COLUMNS);
 const SOURCE = statement<SandboxRow>(
@@ -69,7 +70,8 @@ export async function forkSandbox(
   const generated = { id: ids.uuid(), jobId: ids.uuid(), accessToken: ids.token('sandbox') };
   const asked = checkDisplayName(body.name);
   const { uuid: id, region } = readSandboxId(shownId);
-  const refuse = (why: string): Error => conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`);
+  const refuse = (why: string, code: CodeOf<409>): Error =>
+    conflict(`sandbox ${quote(shownId)} cannot be forked: ${why}`, code);
   const answer = (child: SandboxRow): SandboxForkResponse => ({
     vm_id: formatSandboxId(child.region, child.id),
     job_id: child.job_id,
@@ -86,11 +88,13 @@ export async function forkSandbox(
   const written = withSchedulerLock(database, async (client) => {
     const source = await queryOne(client, SOURCE, [id, projectId, region]);
     if (source === undefined) throw sandboxNotFound(shownId);
-    if (decide('fork', source) === undefined) throw refuse(refusal('fork', source));
+    if (decide('fork', source) === undefined)
+      throw refuse(refusal('fork', source), refusalCode('fork', source));
     const other = await queryOne(client, IN_PROGRESS, [id]);
     if (other !== undefined)
       throw refuse(
         `another fork of it is in progress (${formatSandboxId(other.region, other.id)}): try again in a moment`,
+        'concurrent_change',
       );
     const name =
       asked ??
@@ -125,7 +129,9 @@ export async function forkSandbox(
     return row;
   });
   const child = await written.catch(async (error: unknown) => {
-    throw error instanceof InsufficientCapacityError ? refuse(await preemptFor(context, error)) : error;
+    throw error instanceof InsufficientCapacityError
+      ? refuse(await preemptFor(context, error), 'no_capacity')
+      : error;
   });
   lifecycle.announce([child]);
   return answer(child);

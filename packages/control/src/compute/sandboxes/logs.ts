@@ -27,6 +27,7 @@ export function logRoutes(
         facts.terminal
           ? `${shown} is ${row.status} and has no ${kind} log`
           : `${shown} is ${row.status} and not yet placed on a host`,
+        'log_not_found',
       );
     }
     const log = await hosts.log({
@@ -38,7 +39,8 @@ export function logRoutes(
       follow,
       signal,
     });
-    if (log === undefined) throw notFound(`${shown} is ${row.status} and has no ${kind} log`);
+    if (log === undefined)
+      throw notFound(`${shown} is ${row.status} and has no ${kind} log`, 'log_not_found');
     logHeaders(reply);
     return log;
   };

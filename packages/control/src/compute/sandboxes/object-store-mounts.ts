@@ -38,7 +38,8 @@ export function objectStoreMountRoutes(
       body,
       deadlineMs: HOST_MS,
     });
-    if (answer.refused !== undefined) throw conflict(`${shown} rejected the ${what}: ${answer.refused}`);
+    if (answer.refused !== undefined)
+      throw conflict(`${shown} rejected the ${what}: ${answer.refused}`, 'mount_rejected');
   }
 
   workload.operation(operations.mountObjectStore, async ({ params, body, principal }) => {
@@ -57,7 +58,8 @@ export function objectStoreMountRoutes(
     try {
       const stores = await guestStores(database.pool, [host.id]);
       const store = stores.get(host.id)?.find((one) => one.path === path);
-      if (store === undefined) throw conflict(`${shown} rejected the mount: it was unmounted meanwhile`);
+      if (store === undefined)
+        throw conflict(`${shown} rejected the mount: it was unmounted meanwhile`, 'concurrent_change');
       await ask(host, shown, 'mount', store);
     } catch (error) {
       // It may be mounted all the same, where the answer was lost.
@@ -67,7 +69,7 @@ export function objectStoreMountRoutes(
     }
     const written = (await listMounts(database.pool, host.id)).find((one) => one.mount_path === path);
     if (written === undefined)
-      throw conflict(`${shown} has been deleted, or the store was unmounted meanwhile`);
+      throw conflict(`${shown} has been deleted, or the store was unmounted meanwhile`, 'concurrent_change');
     return written;
   });
 
@@ -85,7 +87,8 @@ export function objectStoreMountRoutes(
         object_store === params.name || object_store_id === params.name.toLowerCase(),
     );
     const [first] = mounts;
-    if (first === undefined) throw notFound(`${shown} has no object store ${quote(params.name)} mounted`);
+    if (first === undefined)
+      throw notFound(`${shown} has no object store ${quote(params.name)} mounted`, 'mount_not_found');
     for (const { mount_path: path } of mounts) {
       await ask(host, shown, 'unmount', { path });
       await removeMount(database.pool, host.id, path);
@@ -95,6 +98,9 @@ export function objectStoreMountRoutes(
 }
 
 const notRunning = (shown: string, { status }: HostOfSandbox): Error =>
-  conflict(`${shown} is ${status}: stores are mounted and unmounted while it is running`);
+  conflict(
+    `${shown} is ${status}: stores are mounted and unmounted while it is running`,
+    'sandbox_not_running',
+  );
 
 const isRefusal = (error: unknown): boolean => (error as { status?: number }).status === 409;

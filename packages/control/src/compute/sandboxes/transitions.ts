@@ -1,5 +1,5 @@
 /** The transition table of sandboxes, for `lifecycle/machine.ts`. */
-import type { DesiredState, ObservedStatus, SandboxStatus } from '@releap/contract';
+import type { DesiredState, ObservedStatus, SandboxStatus, CodeOf } from '@releap/contract';
 import type { SandboxRow } from '@releap/database';
 import { defineMachine, type Condition, type Transition as Row } from '../../platform/lifecycle/machine.ts';
 
@@ -345,3 +345,8 @@ export const MACHINE = defineMachine<Transition, SandboxFacts>({
 /** Every event of the table. */
 export const EVENTS = MACHINE.events;
 export const { decide, refusal, writing } = MACHINE;
+
+/** The code of a refusal: `not_persistent` where no status change could help. */
+export function refusalCode(event: SandboxEvent, facts: SandboxFacts): CodeOf<409> {
+  return refusal(event, facts) === CONDITIONS.persistent.otherwise ? 'not_persistent' : 'wrong_state';
+}

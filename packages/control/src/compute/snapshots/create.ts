@@ -146,7 +146,10 @@ export async function createSnapshot(
       if (sandbox === undefined) throw sandboxNotFound(shownId);
       const why = snapshotRefusal(sandbox, kind);
       if (why !== undefined)
-        throw conflict(`no ${kind} snapshot can be taken of sandbox ${quote(shownId)}: ${why}`);
+        throw conflict(
+          `no ${kind} snapshot can be taken of sandbox ${quote(shownId)}: ${why}`,
+          'wrong_state',
+        );
       return insertSnapshot(client, {
         ...generated,
         name,
@@ -160,6 +163,7 @@ export async function createSnapshot(
       if (!isUniqueViolation(error, 'snapshots_by_name')) throw error;
       throw conflict(
         `a snapshot named ${quote(name)} exists in this project: use another name, or delete it first`,
+        'name_exists',
       );
     });
   snapshots.announce([row]);

@@ -37,7 +37,8 @@ export async function deleteSnapshot(
     await queryOne(client, LOCK_SANDBOX, [id, projectId]);
     const row = await queryOne(client, LOCK, [id, projectId]);
     if (row === undefined) throw snapshotNotFound(id);
-    const refuse = (why: string): Error => conflict(`snapshot ${quote(row.name)} cannot be deleted: ${why}`);
+    const refuse = (why: string): Error =>
+      conflict(`snapshot ${quote(row.name)} cannot be deleted: ${why}`, 'in_use');
     const child = await queryOne(client, CHILD, [id]);
     if (child !== undefined) {
       const others = child.n === 1 ? '' : ` and ${child.n - 1} more`;

@@ -9,6 +9,7 @@ import {
   type ResolvedSandbox,
   type RunnerFacts,
   type SandboxCreateRequest,
+  type CodeOf,
 } from '@releap/contract';
 import type { Environment, SnapshotRow } from '@releap/database';
 
@@ -98,20 +99,26 @@ export interface SnapshotHost {
  * @throws 409 with the reason when no host can restore it now
  */
 export function assertRestorable(snapshot: SnapshotRow, host: SnapshotHost, stored: boolean): void {
-  const refuse = (why: string): never => {
-    throw conflict(`snapshot ${quote(snapshot.name)} cannot be restored: ${why}`);
+  const refuse = (why: string, code: CodeOf<409>): never => {
+    throw conflict(`snapshot ${quote(snapshot.name)} cannot be restored: ${why}`, code);
   };
   if (snapshot.status === 'pending')
-    refuse('it is not ready yet (pending): wait for GET /snapshots/:id?wait=ready');
+    refuse('it is not ready yet (pending): wait for GET /snapshots/:id?wait=ready', 'snapshot_not_ready');
   if (snapshot.status !== 'ready')
-    refuse(`it is not ready but ${snapshot.status}: ${snapshot.error ?? 'no reason was given'}`);
+    refuse(
+      `it is not ready but ${snapshot.status}: ${snapshot.error ?? 'no reason was given'}`,
+      'snapshot_failed',
+    );
   if (snapshot.kind === 'disk' && stored) return;
   if (host.status === 'lost')
-    refuse(`its host ${host.id} has not been heard from since ${host.last_seen_at.toISOString()}`);
-  if (host.draining_since !== null) refuse(`its host ${host.id} is being drained`);
+    refuse(
+      `its host ${host.id} has not been heard from since ${host.last_seen_at.toISOString()}`,
+      'host_lost',
+    );
+  if (host.draining_since !== null) refuse(`its host ${host.id} is being drained`, 'no_capacity');
   if (snapshot.kind === 'disk') return;
   const mismatch = platformMismatch(snapshot, host.facts);
-  if (mismatch !== undefined) refuse(mismatch);
+  if (mismatch !== undefined) refuse(mismatch, 'no_capacity');
 }
 
 /** Why memory that was captured on a host cannot be resumed there any more; undefined when it can. The end of a sentence. */

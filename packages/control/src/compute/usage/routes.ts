@@ -44,7 +44,7 @@ export function usageRoutes(
   workload.operation(operations.getUsage, async ({ params, principal, abortSignal }) => {
     const row = await hostOf(database, params.id, principal.projectId);
     const shown = `sandbox ${quote(params.id)}`;
-    const notOnHost = notFound(`${shown} is ${row.status} and does not run on a host`);
+    const notOnHost = notFound(`${shown} is ${row.status} and does not run on a host`, 'sandbox_off_host');
     if (row.runner_id === null || row.data_url === null || OFF_HOST.has(row.status)) throw notOnHost;
     const answer = await hosts.log({
       runnerId: row.runner_id,

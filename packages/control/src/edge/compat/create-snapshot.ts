@@ -87,6 +87,7 @@ async function insert(
   if ((await queryOne(on, TAKEN, [projectId, name, image.name])) !== undefined)
     throw conflict(
       `a snapshot or image with the name ${quote(name)} already exists: choose another name, or delete that one`,
+      'name_exists',
     );
   const { imageId } = await putImage(on, projectId, image);
   await queryOne(on, INSERT, [

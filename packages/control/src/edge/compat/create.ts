@@ -35,6 +35,7 @@ export async function createSandbox(
   if (!(await reserveSandbox(pool, { id, projectId, name, snapshot, labels, ...intervals })))
     throw conflict(
       `a sandbox with the name ${quote(name)} already exists: choose another name, or delete that one`,
+      'name_exists',
     );
   let first: string | undefined = id;
   const ids = {

@@ -1,12 +1,16 @@
 /** Errors in the form that the SDK turns into its own classes. */
 import { STATUS_CODES } from 'node:http';
-import { COMPAT_PREFIX, notImplemented, type ApiError } from '@releap/contract';
+import { COMPAT_PREFIX, errorBody, notImplemented, type ApiError } from '@releap/contract';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { errorAnswer } from '../../platform/http/errors.ts';
 
-/** `message` becomes the message of the SDK's error, `code` its `errorCode`; `error` is that of the API. */
-export const answerCompatError = errorAnswer((refusal) => ({
-  ...refusal.body,
+/**
+ * `message` becomes the message of the SDK's error, `code` its `errorCode`. The other fields are those of the API, whose `code` is
+ * `error_code` here.
+ */
+export const answerCompatError = errorAnswer((refusal, requestId) => ({
+  ...errorBody(refusal, requestId),
+  error_code: refusal.code,
   statusCode: refusal.status,
   message: refusal.body.error,
   code: codeOf(refusal),

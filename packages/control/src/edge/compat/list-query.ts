@@ -95,6 +95,7 @@ const IS_VALUE: Readonly<Record<(typeof SORTS)[SortField]['type'], (text: string
 function readCursor(text: string, sort: SortField, order: 'asc' | 'desc'): Position {
   const malformed = badRequest(
     `malformed cursor ${quote(text)}: send the nextCursor of the page before, unchanged and with the same sort and order`,
+    'invalid_cursor',
   );
   let parts: unknown;
   try {

@@ -47,6 +47,7 @@ export function compatPreviewRoutes(
     if (!isLinkToken(token) || !(await endPreviewLink(database, { sandboxId: row.id, port, token })))
       throw notFound(
         `port ${port} of sandbox ${quote(id)} has no signed preview URL with this token: not found`,
+        'endpoint_not_found',
       );
     return {};
   });
@@ -58,7 +59,8 @@ export function compatPreviewRoutes(
     const row = await findSandbox(database, projectId, id);
     if (row === undefined) throw sandboxNotFound(id);
     // One that is not persistent has ended, and is only shown.
-    if (row.stopped) throw conflict(`sandbox ${quote(id)} is stopped: its ports have no previews`);
+    if (row.stopped)
+      throw conflict(`sandbox ${quote(id)} is stopped: its ports have no previews`, 'sandbox_not_running');
     const sandbox = await exposedSandbox(database, row.id, projectId);
     const { endpoint } = await ensureEndpoint(database, sandbox, { id: newUuid(), port, isPublic: false });
     return { sandbox, endpointId: endpoint.id, url: endpoint.url };

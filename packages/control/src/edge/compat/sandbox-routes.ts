@@ -80,7 +80,7 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
           'sandbox of POST /vms, which stops and starts with its disk',
       );
     if (row.state !== 'stopped' && row.state !== 'paused')
-      throw conflict(`sandbox ${quote(params.id)} cannot be started: it is ${row.state}`);
+      throw conflict(`sandbox ${quote(params.id)} cannot be started: it is ${row.state}`, 'wrong_state');
     // A persistent sandbox of the API.
     await context.requireCredits(principal.orgId);
     using watch = changes.watch(row.id);
@@ -94,7 +94,7 @@ export function compatSandboxRoutes({ compat }: Planes, context: CompatSandboxCo
     const row = await find(params.id, principal);
     if (row.state === 'stopped' || row.state === 'stopping') return toSandbox(row, principal.orgId);
     if (row.state === 'destroying')
-      throw conflict(`sandbox ${quote(params.id)} cannot be stopped: it is being deleted`);
+      throw conflict(`sandbox ${quote(params.id)} cannot be stopped: it is being deleted`, 'wrong_state');
     using watch = changes.watch(row.id);
     if (row.persistent) await changeSandbox(context, 'stop', row.id, principal.projectId);
     else {

@@ -50,6 +50,7 @@ export function compatSnapshotRoutes({ compat }: Planes, context: CompatSnapshot
     if (row.state === 'error' || row.state === 'build_failed')
       throw conflict(
         `snapshot ${quote(row.name)} cannot be activated: ${row.error?.split('\n', 1)[0] ?? 'it has failed'}. Delete it, and create it again`,
+        'image_failed',
       );
     // Snapshots are never deactivated.
     return toSnapshot(row, principal.orgId);
@@ -94,6 +95,9 @@ export function compatSnapshotRoutes({ compat }: Planes, context: CompatSnapshot
 
 function jobOf(row: CompatSnapshotRow): string {
   if (row.job_id === null)
-    throw notFound(`snapshot ${quote(row.name)} was not built, so its build log was not found`);
+    throw notFound(
+      `snapshot ${quote(row.name)} was not built, so its build log was not found`,
+      'log_not_found',
+    );
   return row.job_id;
 }

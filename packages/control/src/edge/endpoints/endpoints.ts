@@ -10,10 +10,12 @@ import {
   sandboxNotFound,
   unavailable,
   type EndpointRecord,
+  LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import { readSandboxId } from '../../compute/sandboxes/change.ts';
 import { REACHABLE } from '../../compute/sandboxes/queries.ts';
+import { pagedList, type NextPage, type PageRequest } from '../../platform/paged-list.ts';
 
 interface SandboxRow {
   id: string;
@@ -47,10 +49,13 @@ const BY_PORT = statement<EndpointRow>(
   'endpoint-by-port',
   `select ${COLUMNS} from endpoints where sandbox_id = $1 and port = $2`,
 );
-const LIST = statement<EndpointRow>(
-  'endpoint-list',
-  `select ${COLUMNS} from endpoints where sandbox_id = $1 order by port`,
-);
+const LIST = pagedList<EndpointRow>('endpoint-list', LIST_CURSORS.endpoints, {
+  columns: COLUMNS,
+  from: 'endpoints',
+  where: 'sandbox_id = $1',
+  parameters: 1,
+  keys: [{ sql: 'port', type: 'integer' }],
+});
 const UPDATE = statement<EndpointRow>(
   'endpoint-update',
   `update endpoints set public = $3 where id = $1 and sandbox_id = $2 returning ${COLUMNS}`,
@@ -113,7 +118,7 @@ export async function createEndpoint(
   const { endpoint, isNew } = await ensureEndpoint(database, sandbox, { id, port, isPublic });
   // The same id: a retry under the same Idempotency-Key.
   if (!isNew && endpoint.id !== id)
-    throw conflict(`port ${port} of sandbox ${quote(sandbox.shownId)} is already exposed`);
+    throw conflict(`port ${port} of sandbox ${quote(sandbox.shownId)} is already exposed`, 'already_exposed');
   return endpoint;
 }
 
@@ -136,12 +141,18 @@ export async function ensureEndpoint(
   if (existing === undefined)
     throw badRequest(
       `sandbox ${quote(sandbox.shownId)} has ${BOUNDS.endpointsPerSandbox} endpoints, which is the most allowed`,
+      'limit_reached',
     );
   return { endpoint: sandbox.toRecord(existing), isNew: false };
 }
 
-export async function listEndpoints(database: Database, sandbox: ExposedSandbox): Promise<EndpointRecord[]> {
-  return (await queryAll(database.pool, LIST, [sandbox.id])).map(sandbox.toRecord);
+export async function listEndpoints(
+  database: Database,
+  sandbox: ExposedSandbox,
+  query: PageRequest,
+): Promise<{ endpoints: EndpointRecord[] } & NextPage> {
+  const { rows, next } = await LIST.page(database.pool, [sandbox.id], query);
+  return { endpoints: rows.map(sandbox.toRecord), ...next };
 }
 
 /** @throws 404 */
@@ -171,7 +182,7 @@ export async function deleteEndpoint(
 }
 
 function endpointNotFound({ shownId }: ExposedSandbox, endpointId: string): Error {
-  return notFound(`sandbox ${quote(shownId)} has no endpoint ${quote(endpointId)}`);
+  return notFound(`sandbox ${quote(shownId)} has no endpoint ${quote(endpointId)}`, 'endpoint_not_found');
 }
 
 /**

@@ -55,6 +55,7 @@ export async function createPreviewLink(
     throw overloaded(
       `this port has ${LINKS_MAX} signed preview URLs that have not expired, which is the most allowed: expire some, or let them expire`,
       FULL_RETRY_S,
+      'limit_reached',
     );
   return token;
 }

@@ -24,9 +24,9 @@ export function endpointRoutes(
     });
   });
 
-  workload.operation(operations.listEndpoints, async ({ params, principal }) => {
+  workload.operation(operations.listEndpoints, async ({ params, query, principal }) => {
     const sandbox = await exposedSandbox(database, params.id, principal.projectId);
-    return { endpoints: await listEndpoints(database, sandbox) };
+    return listEndpoints(database, sandbox, query);
   });
 
   workload.operation(operations.updateEndpoint, async ({ params, body, principal }) => {

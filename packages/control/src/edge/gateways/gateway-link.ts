@@ -68,8 +68,6 @@ interface Held extends HeldGrant {
 }
 
 type Question = Extract<GatewayMessage, { type: 'resolve' }>;
-type RefusalDetails = Pick<Extract<GatewayControlMessage, { type: 'refusal' }>, 'not_tried_yet' | 'quota'>;
-
 export class GatewayLink {
   readonly #socket: WebSocket;
   readonly #options: GatewayLinkOptions;
@@ -139,7 +137,7 @@ export class GatewayLink {
   /** Not counted among the concurrent requests: those would wait for what this one starts. */
   async #resolveSlowly(question: Question): Promise<void> {
     if (this.#waits >= WAITS_MAX)
-      return this.#refuse(question.id, 503, 'too many instances are being started; try again');
+      return this.#refuse(question.id, unavailable('too many instances are being started; try again'));
     this.#waits++;
     await this.#resolve(question).finally(() => this.#waits--);
   }
@@ -178,13 +176,9 @@ export class GatewayLink {
       if (held !== undefined && this.#held.get(id) !== held) return;
       const isTemporary = !(error instanceof ApiError) || error.status === 503;
       if (renewed === undefined || !isTemporary) this.#forget(id);
-      if (error instanceof ApiError && error.status !== 500)
-        return this.#refuse(id, error.status, error.message, {
-          ...(error instanceof NotTriedYet && { not_tried_yet: true }),
-          ...(error instanceof QuotaExceeded && { quota: error.quota }),
-        });
+      if (error instanceof ApiError && error.status !== 500) return this.#refuse(id, error);
       log.error({ err: error, kind: target.kind }, 'a target could not be resolved for a gateway');
-      this.#refuse(id, 503, 'the control plane could not look up the target; try again');
+      this.#refuse(id, unavailable('the control plane could not look up the target; try again'));
     }
   }
 
@@ -252,8 +246,17 @@ export class GatewayLink {
     this.#send({ type: 'pressure', function_ids: [], instances: [...instances] });
   }
 
-  #refuse(id: number, status: number, error: string, why: RefusalDetails = {}): void {
-    this.#send({ type: 'refusal', id, status, error, ...why });
+  #refuse(id: number, refusal: ApiError): void {
+    const { status, code, message: error } = refusal;
+    this.#send({
+      type: 'refusal',
+      id,
+      status,
+      error,
+      code,
+      ...(refusal instanceof NotTriedYet && { not_tried_yet: true }),
+      ...(refusal instanceof QuotaExceeded && { quota: refusal.quota }),
+    });
   }
 
   #revoke(id: number, disconnect: boolean): void {

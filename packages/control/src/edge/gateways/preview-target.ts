@@ -49,7 +49,7 @@ function placeOf(
   name: string,
 ): Pick<ResolvedTarget, 'sandboxId' | 'runnerId' | 'dataUrl'> {
   if (status !== 'running' || runnerId === null || dataUrl === null)
-    throw conflict(`${name} is ${status}, and must be running`);
+    throw conflict(`${name} is ${status}, and must be running`, 'sandbox_not_running');
   return { sandboxId: id, runnerId, dataUrl };
 }
 
@@ -116,14 +116,20 @@ export function previewTarget({
     async resolve({ sandbox: shownId = '', port = 0 }, token, request) {
       if (isLinkToken(shownId)) return resolveLink(shownId, port, request);
       const id = parseSandboxId(shownId);
-      const unknown = notFound(`there is no preview of port ${port} of sandbox ${quote(shownId)}`);
+      const unknown = notFound(
+        `there is no preview of port ${port} of sandbox ${quote(shownId)}`,
+        'endpoint_not_found',
+      );
       if (id === null) throw unknown;
       const row = await queryOne(database.pool, FIND, [id.uuid, port, id.region]);
       if (row === undefined) throw unknown;
       const access = await accessOf(row, token);
       if (row.endpoint_id === null) {
         if (access === undefined) throw unknown;
-        throw notFound(`port ${port} of sandbox ${quote(shownId)} is not exposed; create an endpoint for it`);
+        throw notFound(
+          `port ${port} of sandbox ${quote(shownId)} is not exposed; create an endpoint for it`,
+          'endpoint_not_found',
+        );
       }
       if (access === undefined && row.public !== true)
         throw unauthorized(

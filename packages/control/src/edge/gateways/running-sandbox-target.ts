@@ -90,7 +90,10 @@ export function runningSandboxTarget(
       const { row, ...access } = await locate(parseSandboxId(shownId) ?? NO_SANDBOX, shownId, token);
       if (row.status === 'deleted') throw sandboxNotFound(shownId);
       if (row.status !== 'running' || row.runner_id === null || row.data_url === null) {
-        throw conflict(`sandbox ${quote(shownId)} is ${row.status}, and must be running`);
+        throw conflict(
+          `sandbox ${quote(shownId)} is ${row.status}, and must be running`,
+          'sandbox_not_running',
+        );
       }
       return { sandboxId: row.id, runnerId: row.runner_id, dataUrl: row.data_url, ...access };
     },

@@ -1,4 +1,4 @@
-import { openApiDocument, operations, unavailable } from '@releap/contract';
+import { openApiDocument, operations, type OpenApiPlane, unavailable } from '@releap/contract';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import type { Regions } from '../../fleet/regions/regions.ts';
@@ -20,13 +20,24 @@ export function serviceRoutes(
     regions,
   }: { database: Database; draining: AbortSignal; publicUrl: string | undefined; regions: Regions },
 ): void {
-  const documentWith = (toolboxUrls: readonly string[]) =>
-    openApiDocument({ toolboxUrls, ...(publicUrl === undefined ? {} : { serverUrl: publicUrl }) });
+  const documentWith = (toolboxUrls: readonly string[], plane?: OpenApiPlane) =>
+    openApiDocument({
+      toolboxUrls,
+      ...(plane === undefined ? {} : { plane }),
+      ...(publicUrl === undefined ? {} : { serverUrl: publicUrl }),
+    });
   const refuseDraining = (): void => {
     if (draining.aborted) throw unavailable('the server is stopping');
   };
   let document = { of: '', content: documentWith([]) };
-  planes.public.operation(operations.getOpenApi, async () => {
+  const others = new Map<OpenApiPlane, ReturnType<typeof openApiDocument>>();
+  planes.public.operation(operations.getOpenApi, async ({ query }) => {
+    const { plane = 'api' } = query;
+    if (plane !== 'api') {
+      const made = others.get(plane) ?? documentWith([], plane);
+      others.set(plane, made);
+      return made;
+    }
     // It is made again when the regions have changed, and served without a database too.
     const active = await regions.active().catch(() => undefined);
     if (active !== undefined) {

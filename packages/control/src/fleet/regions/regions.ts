@@ -78,10 +78,12 @@ export function createRegions(database: Database): Regions {
     async resolve(asked, principal, regionWithMostCapacity) {
       const rows = await read();
       const slug = asked ?? principal.defaultRegion ?? rows.find((region) => region.is_default)?.id;
-      if (slug === undefined) throw badRequest('region is required: this installation has no default region');
+      if (slug === undefined)
+        throw badRequest('region is required: this installation has no default region', 'unknown_region');
       const exact = rows.find((region) => region.id === slug);
       if (exact?.enabled) return exact.id;
-      if (exact !== undefined) throw badRequest(`region ${quote(slug)} is disabled: use ${known(rows)}`);
+      if (exact !== undefined)
+        throw badRequest(`region ${quote(slug)} is disabled: use ${known(rows)}`, 'unknown_region');
       const members = rows.filter(
         (region) =>
           region.enabled &&
@@ -96,6 +98,7 @@ export function createRegions(database: Database): Regions {
         isGlobal
           ? `global region ${quote(slug)} has no active regions: use ${known(rows)}`
           : `region ${quote(slug)} is unknown: use ${known(rows)}`,
+        'unknown_region',
       );
     },
   };

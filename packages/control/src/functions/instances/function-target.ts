@@ -85,7 +85,7 @@ export function functionTarget({
     project: string | undefined,
     token: string,
   ): Promise<{ row: Row; credential: GrantedCredential }> {
-    const unknown = notFound(`function ${quote(name)} not found`);
+    const unknown = notFound(`function ${quote(name)} not found`, 'function_not_found');
     if (project !== undefined) {
       const row = isUuid(project) ? await find(project, name) : undefined;
       if (row?.public !== true) throw unknown;
@@ -110,6 +110,7 @@ export function functionTarget({
       if (found.version_id === null || found.version === null)
         throw notFound(
           `function ${quote(name)} has no current version: the image of version ${latest} is not built (see GET /fns/${name}/versions)`,
+          'function_version_not_found',
         );
       await billing.requireCredits(orgId);
       const { version_id, version } = found;

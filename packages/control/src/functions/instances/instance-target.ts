@@ -17,7 +17,8 @@ export function functionInstanceTarget(instances: FunctionInstances): TargetReso
       const { gatewayId, signal } = request;
       if (gatewayId === undefined)
         throw badRequest('a gateway without gateway_id in its hello cannot lease instances');
-      if (!isUuid(versionId)) throw notFound(`function version ${quote(versionId)} not found`);
+      if (!isUuid(versionId))
+        throw notFound(`function version ${quote(versionId)} not found`, 'function_version_not_found');
       if (instance !== undefined && !isUuid(instance))
         throw notFound(`instance ${quote(instance)} not found`);
       let sandboxId = leased.get(request);

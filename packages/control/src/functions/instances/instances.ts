@@ -172,7 +172,10 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
   ): Promise<string | undefined> {
     const { root } = version;
     if (root === null)
-      throw conflict(`version ${version.version} of function ${quote(version.name)} has no image yet`);
+      throw conflict(
+        `version ${version.version} of function ${quote(version.name)} has no image yet`,
+        'image_not_ready',
+      );
     const deadlineMs = Math.min(PENDING_MS, limits.deadlines.pending);
     const sandbox = instanceSandbox(version, root, purpose, deadlineMs);
     if (captureOn !== null) sandbox.spec.required_runner_id = captureOn;
@@ -262,7 +265,8 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
     const until = performance.now() + UNTRIED_MS;
     for (;;) {
       const version = await queryOne(database.pool, VERSION, [versionId]);
-      if (version === undefined) throw notFound(`function version ${quote(versionId)} not found`);
+      if (version === undefined)
+        throw notFound(`function version ${quote(versionId)} not found`, 'function_version_not_found');
       const { name, version: number, template_state: state, template_error: error } = version;
       if (state === 'failed')
         throw badGateway(
@@ -392,7 +396,10 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
 }
 
 const lost = (sandboxId: string): Error =>
-  conflict(`instance ${sandboxId} is not leased to this gateway any more: request another one`);
+  conflict(
+    `instance ${sandboxId} is not leased to this gateway any more: request another one`,
+    'concurrent_change',
+  );
 
 /** An instance that does not run, and will not. */
 export class InstanceEnded extends ApiError {

@@ -78,5 +78,8 @@ export async function enqueue(
   if (exceeded !== null) throw quotaRefusal(exceeded);
   if (called.length > 0) return;
   if ((await queryOne(on, FUNCTION, [projectId, name])) === undefined) throw functionNotFound(name);
-  throw notFound(`function ${quote(name)} has no current version: its image is not built yet, or failed`);
+  throw notFound(
+    `function ${quote(name)} has no current version: its image is not built yet, or failed`,
+    'function_version_not_found',
+  );
 }

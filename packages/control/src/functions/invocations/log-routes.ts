@@ -1,6 +1,6 @@
 /** `/fns/:name/invocations`, `/fns/:name/logs`, `/fns/:name/usage/series` and `/fns/usage/report`. */
 import type { Readable } from 'node:stream';
-import { clampLimit, LIMITS, operations, USAGE_PERIODS_MAX } from '@releap/contract';
+import { clampLimit, LIMITS, operations, USAGE_PERIODS_MAX, badRequest } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { readHandlerOutput } from '../versions/handler-output.ts';
 import { requireFunction } from '../versions/functions.ts';
@@ -31,8 +31,10 @@ export function invocationLogRoutes(
       const text = query[name];
       return text === undefined ? null : readTime(name, text);
     }) as [Date | null, Date | null];
-    const page = { status, version, source, from, to, limit, offset };
-    return { invocations: await readLog(pool, id, page), limit, offset };
+    if (offset > 0 && query.cursor !== undefined)
+      throw badRequest('offset and cursor cannot be combined: continue with next_cursor alone');
+    const page = { status, version, source, from, to, limit, offset, request: query };
+    return { ...(await readLog(pool, id, page)), limit, offset };
   });
 
   workload.operation(

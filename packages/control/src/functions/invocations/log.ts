@@ -4,26 +4,39 @@ import {
   type FunctionReportItem,
   type FunctionSeriesPoint,
   type InvocationLogItem,
+  LIST_CURSORS,
 } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { FUNCTION_SCALE } from '../../tenancy/billing/function-charges.ts';
 import type { Range } from '../../compute/usage/history.ts';
+import { pagedList, type NextPage, type PageRequest } from '../../platform/paged-list.ts';
 
 interface LogRow extends Omit<InvocationLogItem, 'queued_at' | 'finished_at'> {
   queued_at: Date;
   finished_at: Date | null;
 }
 
-/** $1 function, $2 limit, $3 offset; each null or: $4 status, $5 version, $6 source, $7 from, $8 to */
+const LOG_COLUMNS = 'id, version, status, source, queued_at, finished_at, duration_ms, cold, error';
+/** $1 function; each null or: $2 status, $3 version, $4 source, $5 from, $6 to */
+const MATCHES = `function_id = $1 and ($2::text is null or status = $2) and ($3::integer is null or version = $3)
+      and ($4::text is null or source = $4) and ($5::timestamptz is null or queued_at >= $5)
+      and ($6::timestamptz is null or queued_at < $6)`;
+/** $7 limit, $8 offset */
 const LOG = statement<LogRow>(
   'invocations-log',
-  `select id, version, status, source, queued_at, finished_at, duration_ms, cold, error
-     from invocations
-    where function_id = $1 and ($4::text is null or status = $4) and ($5::integer is null or version = $5)
-      and ($6::text is null or source = $6) and ($7::timestamptz is null or queued_at >= $7)
-      and ($8::timestamptz is null or queued_at < $8)
-    order by queued_at desc, id desc limit $2 offset $3`,
+  `select ${LOG_COLUMNS} from invocations where ${MATCHES} order by queued_at desc, id desc limit $7 offset $8`,
 );
+const LOG_PAGES = pagedList<LogRow>('invocations-log', LIST_CURSORS.invocations, {
+  columns: LOG_COLUMNS,
+  from: 'invocations',
+  where: MATCHES,
+  parameters: 6,
+  keys: [
+    { sql: 'queued_at', type: 'timestamptz' },
+    { sql: 'id', type: 'uuid' },
+  ],
+  direction: 'desc',
+});
 
 const count = (where: string): string => `(count(*) filter (where ${where}))::double precision`;
 /** Those without a duration have reached no handler, or have not ended. */
@@ -73,22 +86,32 @@ export interface LogPage {
   source: string | null;
   from: Date | null;
   to: Date | null;
+  /** As it is applied. */
   limit: number;
+  /** Skips so many, instead of continuing at a cursor. */
   offset: number;
+  request: PageRequest;
 }
 
 /** One page, newest first. */
 export async function readLog(
   on: Queryable,
   functionId: string,
-  { status, version, source, from, to, limit, offset }: LogPage,
-): Promise<InvocationLogItem[]> {
-  const rows = await queryAll(on, LOG, [functionId, limit, offset, status, version, source, from, to]);
-  return rows.map((row) => ({
-    ...row,
-    queued_at: row.queued_at.toISOString(),
-    finished_at: row.finished_at?.toISOString() ?? null,
-  }));
+  { status, version, source, from, to, limit, offset, request }: LogPage,
+): Promise<{ invocations: InvocationLogItem[] } & NextPage> {
+  const values = [functionId, status, version, source, from, to];
+  const { rows, next } =
+    offset > 0
+      ? { rows: await queryAll(on, LOG, [...values, limit, offset]), next: {} }
+      : await LOG_PAGES.page(on, values, request, { most: limit, size: () => limit });
+  return {
+    ...next,
+    invocations: rows.map((row) => ({
+      ...row,
+      queued_at: row.queued_at.toISOString(),
+      finished_at: row.finished_at?.toISOString() ?? null,
+    })),
+  };
 }
 
 /** Buckets with invocations that were received in the range, oldest first. */

@@ -83,6 +83,7 @@ export function invocationRoutes(
       if (large !== -1)
         throw badRequest(
           `payloads[${large}] is too large: at most ${BOUNDS.invocationPayloadBytes} bytes are allowed`,
+          'request_too_large',
         );
       await enqueue(database.pool, { projectId, name, source: 'map', payloads });
       events.emit('invocations-pending');
@@ -92,7 +93,7 @@ export function invocationRoutes(
 
   workload.operation(invocationOperations.getInvocation, async ({ params: { id }, principal, reply }) => {
     const row = isUuid(id) ? await queryOne(database.pool, GET, [id, principal.projectId]) : undefined;
-    if (row === undefined) throw notFound(`invocation ${quote(id)} not found`);
+    if (row === undefined) throw notFound(`invocation ${quote(id)} not found`, 'invocation_not_found');
     const { result, ...fields } = row;
     const record: InvocationRecord = {
       ...fields,

@@ -8,12 +8,14 @@ import {
   scheduleOperations,
   type ScheduleList,
   type ScheduleRecord,
+  LIST_CURSORS,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import { requireFunction } from '../versions/functions.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import { lockProject } from '../../tenancy/management/access.ts';
 import { firstRun } from './cron.ts';
+import { pagedList } from '../../platform/paged-list.ts';
 
 type ScheduleRow = Omit<ScheduleRecord, 'next_run_at' | 'last_run_at'> & {
   next_run_at: Date | null;
@@ -33,11 +35,17 @@ const INSERT = statement<{ next_run_at: Date | null }>(
    returning s.next_run_at`,
 );
 /** $1 function */
-const LIST = statement<ScheduleRow>(
-  'schedule-list',
-  `select id, cron, payload, enabled, next_run_at, last_run_at from function_schedules
-    where function_id = $1 order by created_at desc, id desc`,
-);
+const LIST = pagedList<ScheduleRow>('schedule-list', LIST_CURSORS.schedules, {
+  columns: 'id, cron, payload, enabled, next_run_at, last_run_at',
+  from: 'function_schedules',
+  where: 'function_id = $1',
+  parameters: 1,
+  keys: [
+    { sql: 'created_at', type: 'timestamptz' },
+    { sql: 'id', type: 'uuid' },
+  ],
+  direction: 'desc',
+});
 /** $1 id, $2 function. Locked, so that a fire does not move its next time meanwhile. */
 const LOCK = statement<ScheduleRow>(
   'schedule-to-change',
@@ -87,10 +95,10 @@ export function scheduleRoutes({ workload }: Planes, { database }: { database: D
 
   workload.operation(
     scheduleOperations.listSchedules,
-    async ({ params: { name }, principal }): Promise<ScheduleList> => {
+    async ({ params: { name }, query, principal }): Promise<ScheduleList> => {
       const { id } = await requireFunction(pool, principal.projectId, name);
-      const rows = await queryAll(pool, LIST, [id]);
-      return { schedules: rows.map(toRecord) };
+      const { rows, next } = await LIST.page(pool, [id], query);
+      return { schedules: rows.map(toRecord), ...next };
     },
   );
 
@@ -121,7 +129,7 @@ export function scheduleRoutes({ workload }: Planes, { database }: { database: D
 }
 
 const unknownSchedule = (name: string, id: string): Error =>
-  notFound(`function ${quote(name)} has no schedule ${quote(id)}`);
+  notFound(`function ${quote(name)} has no schedule ${quote(id)}`, 'schedule_not_found');
 
 function toRecord(row: ScheduleRow): ScheduleRecord {
   return {

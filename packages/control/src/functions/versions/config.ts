@@ -62,7 +62,10 @@ export async function updateConfig(
   ]);
   if (updated === undefined) {
     if ((await functionByName(database.pool, projectId, name)) === undefined) throw functionNotFound(name);
-    throw notFound(`function ${quote(name)} has no version that can serve: its image was not built`);
+    throw notFound(
+      `function ${quote(name)} has no version that can serve: its image was not built`,
+      'function_version_not_found',
+    );
   }
   const { function_id: id, ...config } = updated;
   events.emit('functions-changed', [id]);

@@ -232,6 +232,7 @@ async function writeVersion(
   if (written === undefined)
     throw badRequest(
       `the project has ${BOUNDS.functionsPerProject} functions, which is the most allowed: delete one, or deploy under the name of one`,
+      'limit_reached',
     );
   return written;
 }

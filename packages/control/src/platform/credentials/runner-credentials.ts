@@ -150,6 +150,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
             throw conflict(
               `runner ${quote(runnerId)} is already registered: it joins with its own credential, or with a token from ` +
                 `rlp host permit-join ${runnerId}`,
+              'name_exists',
             );
           }
         } else if ((await queryOne(client, USE_PERMISSION, [tokenDigest(token), runnerId])) === undefined) {
@@ -157,7 +158,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
         }
         if (registered !== undefined) {
           if (registered.runner_id === runnerId && !registered.revoked) return;
-          throw conflict('this credential was registered before: generate another one');
+          throw conflict('this credential was registered before: generate another one', 'name_exists');
         }
         await queryAll(client, INSERT, [newUuid(), runnerId, digest]);
       });

@@ -1,4 +1,4 @@
-import { ApiError, badRequest, BOUNDS, internalError, unavailable } from '@releap/contract';
+import { ApiError, badRequest, BOUNDS, errorBody, internalError, unavailable } from '@releap/contract';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 import { isDatabaseUnavailable } from '@releap/database';
 import { asQuotaRefusal } from '../quotas/quota-refusal.ts';
@@ -18,7 +18,10 @@ function toApiError(error: unknown): ApiError {
   if (exceeded !== undefined) return exceeded;
   const { code, statusCode } = error as { code?: string; statusCode?: number };
   if (code === 'FST_ERR_CTP_BODY_TOO_LARGE') {
-    return badRequest(`the request body is too large: at most ${BOUNDS.requestBodyBytes} bytes are allowed`);
+    return badRequest(
+      `the request body is too large: at most ${BOUNDS.requestBodyBytes} bytes are allowed`,
+      'request_too_large',
+    );
   }
   if (code === 'FST_ERR_CTP_INVALID_CONTENT_LENGTH')
     return badRequest('the length of the body differs from Content-Length');
@@ -38,7 +41,7 @@ function toApiError(error: unknown): ApiError {
 export type AnswerError = (error: unknown, request: FastifyRequest, reply: FastifyReply) => void;
 
 /** Answers errors with the body that `form` makes of them, and logs those that clients cannot mend. */
-export function errorAnswer(form: (refusal: ApiError) => object): AnswerError {
+export function errorAnswer(form: (refusal: ApiError, requestId: string) => object): AnswerError {
   return (error, request, reply) => {
     const refusal = toApiError(error);
     // A refusal with a complete message (no host is ready) is not logged as a failure.
@@ -53,13 +56,19 @@ export function errorAnswer(form: (refusal: ApiError) => object): AnswerError {
         'request failed',
       );
     }
+    const { errorCodes } = request.routeOptions.config;
+    if (errorCodes?.has(refusal.code) === false)
+      request.log.warn(
+        { code: refusal.code, method: request.method, url: request.routeOptions.url },
+        'an operation answered with an error code that its contract does not list',
+      );
     // The response is JSON now, also if a text response was being prepared.
     void reply
       .code(refusal.status)
       .headers(refusal.headers)
       .type('application/json; charset=utf-8')
-      .send(form(refusal));
+      .send(form(refusal, request.id));
   };
 }
 
-export const answerError = errorAnswer((refusal) => refusal.body);
+export const answerError = errorAnswer(errorBody);

@@ -4,9 +4,13 @@
  */
 import type { Readable } from 'node:stream';
 import {
+  ApiError,
+  errorBody,
   fastifySchema,
   IDEMPOTENCY_HEADER,
   notFound,
+  operationErrors,
+  pathCodes,
   REPLAYED_HEADER,
   requestValidator,
   validate,
@@ -33,6 +37,13 @@ import { acceptJson } from './bodies.ts';
 import { answerError, type AnswerError } from './errors.ts';
 import { subjectOf, type Operator } from './identity.ts';
 import { acceptUploads, uploadOf, type Upload } from './uploads.ts';
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** Those of the operation, by its contract. */
+    errorCodes?: ReadonlySet<string>;
+  }
+}
 
 type Of<O extends Operation, K extends 'params' | 'query' | 'body'> = O[K] extends TSchema
   ? Static<O[K]>
@@ -109,7 +120,7 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
   const plugin: FastifyPluginCallback = (scope, _options, done) => {
     mounted = true;
     scope.setErrorHandler(options.answerError ?? answerError);
-    scope.setValidatorCompiler<TSchema>(({ schema, httpPart }) => validatorOf(schema, httpPart));
+    scope.setValidatorCompiler<TSchema>(({ schema, httpPart, url }) => validatorOf(schema, httpPart, url));
     acceptJson(scope);
     if (prefix !== '') scope.setNotFoundHandler(options.answerNotFound ?? routeNotFound);
     for (const add of routes) add(scope);
@@ -154,7 +165,10 @@ export function createPlane<S extends Security>(options: PlaneOptions): Plane<S>
       method: operation.method,
       url: operation.path.slice(prefix.length),
       schema,
-      config: { streamedBody: streamed },
+      config: {
+        streamedBody: streamed,
+        errorCodes: new Set(operationErrors(operation).flatMap(([, , codes]) => codes)),
+      },
       ...(guard === undefined || guard === null ? {} : { onRequest: guard }),
       ...(onAnswer === undefined
         ? {}
@@ -232,20 +246,25 @@ function toCall(
   };
 }
 
-function validatorOf(schema: TSchema, httpPart: string | undefined): ReturnType<typeof requestValidator> {
+function validatorOf(
+  schema: TSchema,
+  httpPart: string | undefined,
+  url: string,
+): ReturnType<typeof requestValidator> {
   const validator = requestValidator(schema, httpPart as 'body');
   if (httpPart !== 'params' || (schema as { refusal?: number }).refusal === 400) return validator;
-  // A malformed name in the path is a 404.
+  // A malformed name in the path is a 404, as an unknown one is.
+  const code = pathCodes(url).at(-1);
   return (data) => {
     const result = validator(data);
-    return 'error' in result ? { error: notFound(result.error.message) } : result;
+    return 'error' in result ? { error: new ApiError(404, result.error.message, code && { code }) } : result;
   };
 }
 
 const contentTypeOf = (type: string): string => (type.startsWith('text/') ? `${type}; charset=utf-8` : type);
 
 export function routeNotFound(request: FastifyRequest, reply: FastifyReply): void {
-  void reply
-    .code(404)
-    .send({ error: `no such route: ${request.method} ${request.url.split('?', 1)[0]?.slice(0, 200)}` });
+  const path = request.url.split('?', 1)[0]?.slice(0, 200);
+  const refusal = notFound(`no such route: ${request.method} ${path}`, 'route_not_found');
+  void reply.code(404).send(errorBody(refusal, request.id));
 }

@@ -92,6 +92,7 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
       throw overloaded(
         `too many requests: ${subject} may make ${max} in ${WINDOW_MS / 1000} s; try again in ${resetSecs} s`,
         resetSecs,
+        'rate_limited',
       );
     }
   }

@@ -1,6 +1,14 @@
 /** The Fastify server on which planes are mounted. */
 import type { Server } from 'node:http';
-import { ApiError, BOUNDS, discardBody, REQUEST_ID_HEADER, requestIdSource } from '@releap/contract';
+import {
+  ApiError,
+  badRequest,
+  BOUNDS,
+  discardBody,
+  errorBody,
+  REQUEST_ID_HEADER,
+  requestIdSource,
+} from '@releap/contract';
 import { traceRequests } from '@releap/tracing';
 import fastify, {
   LogController,
@@ -73,13 +81,16 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
         return;
       }
       const tooLarge = (error as NodeJS.ErrnoException).code === 'HPE_HEADER_OVERFLOW';
-      const body = JSON.stringify({
-        error: tooLarge
-          ? 'the headers of the request are too large: at most 16 KiB are allowed'
-          : 'the request is not valid HTTP',
-      });
+      const refusal = tooLarge
+        ? badRequest(
+            'the headers of the request are too large: at most 16 KiB are allowed',
+            'request_too_large',
+          )
+        : badRequest('the request is not valid HTTP');
+      const id = requestId(undefined);
+      const body = JSON.stringify(errorBody(refusal, id));
       socket.end(
-        `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`,
+        `HTTP/1.1 400 Bad Request\r\n${REQUEST_ID_HEADER}: ${id}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`,
       );
     },
   });

@@ -81,7 +81,8 @@ async function* partsOf(request: FastifyRequest): AsyncGenerator<FormPart> {
     });
     if (done) return;
     if (part.type === 'field') {
-      if (part.valueTruncated) throw badRequest(`the field ${quote(part.fieldname)} is too large`);
+      if (part.valueTruncated)
+        throw badRequest(`the field ${quote(part.fieldname)} is too large`, 'request_too_large');
       yield { kind: 'field', name: part.fieldname, value: String(part.value) };
     } else {
       const { fieldname: name, filename, mimetype: contentType, file } = part;
@@ -111,7 +112,7 @@ function bounded(payload: Readable, bytes: number): Readable {
 }
 
 const tooLarge = (bytes: number): Error =>
-  badRequest(`the request body is too large: at most ${bytes} bytes are allowed`);
+  badRequest(`the request body is too large: at most ${bytes} bytes are allowed`, 'request_too_large');
 
 const isStream = (value: unknown): value is Readable =>
   typeof value === 'object' && value !== null && 'pipe' in value && typeof value.pipe === 'function';

@@ -143,6 +143,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         if (row !== undefined && !row.request_hash.equals(requestHash)) {
           throw conflict(
             `Idempotency-Key ${quote(key)} was used for another request: use a new key, or send exactly the same request`,
+            'idempotency_key_reused',
           );
         }
         if (row !== undefined && row.sealed !== null) return replay(row.sealed, row.salt);
@@ -152,7 +153,10 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
           if (taken !== undefined) return await perform(taken.attempt, row.salt);
         }
         if (performance.now() >= until) {
-          throw conflict(`a request with Idempotency-Key ${quote(key)} is still in progress: try again`);
+          throw conflict(
+            `a request with Idempotency-Key ${quote(key)} is still in progress: try again`,
+            'idempotency_in_progress',
+          );
         }
         await sleep(pause);
       }
@@ -172,6 +176,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         if (text === null || text === '') {
           throw conflict(
             `the request with Idempotency-Key ${quote(key)} succeeded before, and its response is no longer available`,
+            'idempotency_response_gone',
           );
         }
         return { answer: JSON.parse(text) as unknown, replayed: true };

@@ -25,7 +25,10 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, 
   const uploadOf = async (runnerId: string, locationId: string): Promise<Upload> => {
     const upload = await access.upload(runnerId, locationId);
     if (upload === undefined)
-      throw notFound(`this runner is not to store an artifact at the location ${locationId}`);
+      throw notFound(
+        `this runner is not to store an artifact at the location ${locationId}`,
+        'artifact_not_found',
+      );
     return upload;
   };
 
@@ -42,7 +45,10 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, 
       ? await blobs.get(digest, abortSignal())
       : undefined;
     if (found === undefined)
-      throw notFound(`nothing that is assigned to this runner names the blob ${digest}`);
+      throw notFound(
+        `nothing that is assigned to this runner names the blob ${digest}`,
+        'artifact_not_found',
+      );
     reply.header('content-length', found.bytes);
     return found.content;
   });
@@ -76,10 +82,13 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, 
   plane.operation(internalOperations.getArtifact, async ({ params: { ref }, runner }) => {
     const found = await access.artifact(runner.runnerId, ref);
     if (found === undefined)
-      throw notFound(`nothing that is assigned to this runner needs the artifact ${ref}`);
+      throw notFound(
+        `nothing that is assigned to this runner needs the artifact ${ref}`,
+        'artifact_not_found',
+      );
     const { id, type, parts } = found;
     if (parts !== undefined) return { id, type, parts };
     await want(id);
-    throw conflict(`the artifact ${ref} is not in the store yet`);
+    throw conflict(`the artifact ${ref} is not in the store yet`, 'image_not_ready');
   });
 }

@@ -75,6 +75,7 @@ export async function storeContext(
     throw badRequest(
       `context is too large: at most ${maxBytes} bytes (${maxBytes / 2 ** 20} MiB) are allowed${size}. ` +
         'List files that the build does not need in .dockerignore',
+      'request_too_large',
     );
   }
 }

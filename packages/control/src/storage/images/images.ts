@@ -155,7 +155,11 @@ async function findImage(
     isUuid(idOrName) ? idOrName : null,
     idOrName,
   ]);
-  if (found.length > 1) throw badRequest(`${quote(idOrName)} is the id of one image and the name of another`);
+  if (found.length > 1)
+    throw badRequest(
+      `${quote(idOrName)} is the id of one image and the name of another`,
+      'ambiguous_reference',
+    );
   const [image] = found;
   if (image === undefined) throw imageNotFound(idOrName);
   return image;
@@ -177,7 +181,7 @@ const DELETE = statement<{ id: string }>(
 /** @throws 404, 400 like `getImage`; 409 for a built-in image */
 export async function deleteImage(database: Database, projectId: string, idOrName: string): Promise<void> {
   const { id, name, builtin } = await findImage(database, projectId, idOrName);
-  if (builtin) throw conflict(`image ${quote(name)} is built in and cannot be deleted`);
+  if (builtin) throw conflict(`image ${quote(name)} is built in and cannot be deleted`, 'built_in');
   // Of two concurrent deletes one finds nothing to delete.
   if ((await queryOne(database.pool, DELETE, [id, projectId])) === undefined) throw imageNotFound(idOrName);
 }

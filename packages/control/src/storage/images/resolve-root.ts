@@ -75,10 +75,13 @@ export async function resolveRoot(
   const name = quote(source.name);
   if (image.status === 'failed') {
     const [reason] = (image.error ?? 'no reason was given').split('\n', 1);
-    throw conflict(`image ${name} could not be built: ${reason}. Post it again`);
+    throw conflict(`image ${name} could not be built: ${reason}. Post it again`, 'image_failed');
   }
   if (image.source.type === 'dockerfile' || image.docker)
-    throw conflict(`image ${name} is still being built for the first time: try again when its job is done`);
+    throw conflict(
+      `image ${name} is still being built for the first time: try again when its job is done`,
+      'image_not_ready',
+    );
   return { root: image.source as RootSource, imageRef: source.name };
 }
 
@@ -92,6 +95,7 @@ export async function assertAvailable(
   if (root.type === 'stored' && !(await artifacts.isImageAvailable(projectId, root.digest, region)))
     throw conflict(
       `image ${quote(imageRef)} is still replicating into the region ${quote(region)}: try again in a moment`,
+      'image_not_ready',
     );
 }
 

@@ -104,6 +104,7 @@ export async function resolveMount(
   if (missing.length > 0)
     throw conflict(
       `object store ${quote(store.name)} cannot be mounted: its secret ${missing.map(({ name }) => quote(name)).join(', ')} was deleted`,
+      'secret_missing',
     );
   const { mount_path: path, read_only: readOnly } = mount;
   return { storeId: store.id, storeName: store.name, path, readOnly: readOnly ?? store.read_only };
@@ -126,7 +127,7 @@ export async function insertMounts(
   }));
   const written = await queryAll(on, INSERT, [sandboxId, JSON.stringify(rows)]);
   if (written.length < rows.length)
-    throw conflict('an object store was deleted meanwhile: it is not ready any more');
+    throw conflict('an object store was deleted meanwhile: it is not ready any more', 'concurrent_change');
 }
 
 /** Gives a fork, or a sandbox that is restored from a full snapshot, the mounts that its memory has. */
@@ -195,13 +196,15 @@ export async function checkRoom(
 ): Promise<void> {
   const room = await queryOne(on, ROOM, [sandboxId, path]);
   if (room === undefined) throw notRunning();
-  if (room.taken) throw conflict(`mount_path ${quote(path)} is already mounted`);
+  if (room.taken) throw conflict(`mount_path ${quote(path)} is already mounted`, 'mount_path_taken');
   if (room.nested !== null)
     throw conflict(
       `mount_path ${quote(path)} and the mount at ${quote(room.nested)} are one in the other: choose another path`,
+      'mount_path_taken',
     );
   if (room.mounts >= LIMITS.objectStoreMountsPerSandbox)
     throw badRequest(
       `the sandbox has ${LIMITS.objectStoreMountsPerSandbox} mounts of object stores, which is the most allowed`,
+      'limit_reached',
     );
 }

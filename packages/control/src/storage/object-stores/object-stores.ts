@@ -11,18 +11,24 @@ import {
   type ObjectStoreList,
   type ObjectStoreRecord,
   type ResolvedObjectStore,
+  LIST_CURSORS,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { findByRef } from '../../platform/find-by-ref.ts';
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
 import type { ProjectScope } from '../../tenancy/management/project-scope.ts';
-import { insertNamed, namedLists, type NamedResource } from '../../tenancy/management/named-resources.ts';
+import {
+  insertNamed,
+  namedLists,
+  type NamedListQuery,
+  type NamedResource,
+} from '../../tenancy/management/named-resources.ts';
 
 /** Operations on object stores for both planes. The caller has been authorized for the project. */
 export interface ObjectStores {
   /** @throws 400, 409 */
   create(project: ProjectScope, body: ObjectStoreCreateRequest, ids: IdGenerator): Promise<ObjectStoreRecord>;
-  list(projectId: string, includeDeleted: boolean): Promise<ObjectStoreList>;
+  list(projectId: string, query: NamedListQuery): Promise<ObjectStoreList>;
   /** @throws 400 for a text that is the id of one store and the name of another, 404 */
   get(projectId: string, idOrName: string): Promise<ObjectStoreRecord>;
   /** @throws like `get`, 409 while it is mounted */
@@ -55,7 +61,10 @@ const SECRETS = statement<{ name: string }>(
   'select name from secrets where project_id = $1 and name = any($2::text[]) and deleted_at is null',
 );
 
-const listStores = namedLists<ObjectStoreRow>('object-store', { columns: COLUMNS, from: 'object_stores' });
+const listStores = namedLists<ObjectStoreRow>('object-store', LIST_CURSORS.objectStores, {
+  columns: COLUMNS,
+  from: 'object_stores',
+});
 
 /** $1 project, $2 id (null: none), $3 name */
 const FIND = statement<ObjectStoreRow>(
@@ -116,8 +125,9 @@ export function createObjectStores(database: Database): ObjectStores {
       );
       return toRecord(row);
     },
-    async list(projectId, includeDeleted) {
-      return { object_stores: (await listStores(database.pool, projectId, includeDeleted)).map(toRecord) };
+    async list(projectId, query) {
+      const { rows, next } = await listStores(database.pool, projectId, query);
+      return { object_stores: rows.map(toRecord), ...next };
     },
     get: async (projectId, idOrName) => toRecord(await findObjectStore(database.pool, projectId, idOrName)),
     async remove(project, idOrName) {
@@ -128,6 +138,7 @@ export function createObjectStores(database: Database): ObjectStores {
         if (sandbox !== undefined)
           throw conflict(
             `object store ${quote(name)} is mounted by sandbox ${quote(sandbox.name)}: unmount it, or delete the sandbox`,
+            'in_use',
           );
         await queryAll(on, RETIRE, [id]);
         await project.audit('object_store.delete', { kind: 'object_store', id })?.(on);

@@ -18,7 +18,7 @@ export function objectStoreRoutes(
     stores.create(scopeOfKey(principal), body, ids),
   );
   workload.operation(operations.listObjectStores, ({ query, principal }) =>
-    stores.list(principal.projectId, query.include_deleted ?? false),
+    stores.list(principal.projectId, query),
   );
   workload.operation(operations.getObjectStore, ({ params, principal }) =>
     stores.get(principal.projectId, params.id_or_name),
@@ -31,7 +31,7 @@ export function objectStoreRoutes(
     stores.create(await scopeOfMember(database, caller, params.id), body, ids),
   );
   management.operation(operations.listProjectObjectStores, async ({ params, query, caller }) =>
-    stores.list((await scopeOfMember(database, caller, params.id)).id, query.include_deleted ?? false),
+    stores.list((await scopeOfMember(database, caller, params.id)).id, query),
   );
   management.operation(operations.getProjectObjectStore, async ({ params, caller }) =>
     stores.get((await scopeOfMember(database, caller, params.id)).id, params.name),

@@ -9,18 +9,20 @@ import {
   type RegistryList,
   type RegistryRecord,
   type RegistryWrite,
+  LIST_CURSORS,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Encryption } from '../../platform/encryption/encryption.ts';
 import { lockProject } from '../../tenancy/management/access.ts';
 import type { Within } from '../../tenancy/management/project-scope.ts';
 import { withTransaction } from '../secrets/secrets.ts';
+import { pagedList, type PageRequest } from '../../platform/paged-list.ts';
 
 /** Operations on credentials for both planes. The caller has been authorized for the project. */
 export interface Registries {
   /** @throws 400, 503 while passwords cannot be encrypted */
   put(projectId: string, host: string, body: RegistryWrite, within?: Within): Promise<void>;
-  list(projectId: string): Promise<RegistryList>;
+  list(projectId: string, query: PageRequest): Promise<RegistryList>;
   /** @throws 400 for an invalid host, 404 */
   get(projectId: string, host: string): Promise<RegistryRecord>;
   /** @throws 400 for an invalid host */
@@ -48,10 +50,13 @@ const PUT = statement<{ host: string }>(
          key_id = excluded.key_id, envelope = excluded.envelope, updated_at = now()
    returning host`,
 );
-const LIST = statement<Row>(
-  'registry-list',
-  `select ${METADATA} from registry_credentials where project_id = $1 order by host`,
-);
+const LIST = pagedList<Row>('registry-list', LIST_CURSORS.registries, {
+  columns: METADATA,
+  from: 'registry_credentials',
+  where: 'project_id = $1',
+  parameters: 1,
+  keys: [{ sql: 'host', type: 'text' }],
+});
 const GET = statement<Row>(
   'registry-get',
   `select ${METADATA} from registry_credentials where project_id = $1 and host = $2`,
@@ -86,11 +91,13 @@ export function createRegistries(database: Database, encryption: Encryption): Re
         if (written === undefined)
           throw badRequest(
             `the project has ${BOUNDS.registriesPerProject} registry credentials, which is the most allowed: delete one first`,
+            'limit_reached',
           );
       });
     },
-    async list(projectId) {
-      return { registries: (await queryAll(database.pool, LIST, [projectId])).map(toRecord) };
+    async list(projectId, query) {
+      const { rows, next } = await LIST.page(database.pool, [projectId], query);
+      return { registries: rows.map(toRecord), ...next };
     },
     async get(projectId, hostText) {
       const host = checkRegistryHost(hostText);

@@ -23,7 +23,9 @@ export function registryRoutes(
   workload.operation(operations.putRegistryByBody, ({ body, principal }) =>
     put(scopeOfKey(principal), body.host, body),
   );
-  workload.operation(operations.listRegistries, ({ principal }) => registries.list(principal.projectId));
+  workload.operation(operations.listRegistries, ({ query, principal }) =>
+    registries.list(principal.projectId, query),
+  );
   workload.operation(operations.getRegistry, ({ params, principal }) =>
     registries.get(principal.projectId, params.host),
   );
@@ -37,8 +39,8 @@ export function registryRoutes(
   management.operation(operations.putProjectRegistryByBody, async ({ params, body, caller }) =>
     put(await scopeOfMember(database, caller, params.id), body.host, body),
   );
-  management.operation(operations.listProjectRegistries, async ({ params, caller }) =>
-    registries.list((await scopeOfMember(database, caller, params.id)).id),
+  management.operation(operations.listProjectRegistries, async ({ params, query, caller }) =>
+    registries.list((await scopeOfMember(database, caller, params.id)).id, query),
   );
   management.operation(operations.getProjectRegistry, async ({ params, caller }) =>
     registries.get((await scopeOfMember(database, caller, params.id)).id, params.host),

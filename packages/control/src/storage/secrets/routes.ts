@@ -11,8 +11,6 @@ export function secretRoutes(
   const put = async (project: ProjectScope, name: string, body: SecretWrite) => {
     await secrets.put(project.id, name, body, project.audit('secret.put', { kind: 'secret', id: name }));
   };
-  const list = (project: ProjectScope, query: { include_object_store?: boolean }) =>
-    secrets.list(project.id, query.include_object_store ?? false);
   const remove = async (project: ProjectScope, name: string) => {
     await secrets.remove(project.id, name, project.audit('secret.delete', { kind: 'secret', id: name }));
   };
@@ -20,7 +18,9 @@ export function secretRoutes(
   workload.operation(operations.putSecret, ({ params, body, principal }) =>
     put(scopeOfKey(principal), params.name, body),
   );
-  workload.operation(operations.listSecrets, ({ query, principal }) => list(scopeOfKey(principal), query));
+  workload.operation(operations.listSecrets, ({ query, principal }) =>
+    secrets.list(principal.projectId, query),
+  );
   workload.operation(operations.getSecret, ({ params, principal }) =>
     secrets.get(principal.projectId, params.name),
   );
@@ -35,7 +35,7 @@ export function secretRoutes(
     put(await scopeOfMember(database, caller, params.id), body.name, body),
   );
   management.operation(operations.listProjectSecrets, async ({ params, query, caller }) =>
-    list(await scopeOfMember(database, caller, params.id), query),
+    secrets.list((await scopeOfMember(database, caller, params.id)).id, query),
   );
   management.operation(operations.getProjectSecret, async ({ params, caller }) =>
     secrets.get((await scopeOfMember(database, caller, params.id)).id, params.name),

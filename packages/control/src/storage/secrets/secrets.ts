@@ -9,21 +9,27 @@ import {
   type SecretList,
   type SecretRecord,
   type SecretWrite,
+  LIST_CURSORS,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { Encryption } from '../../platform/encryption/encryption.ts';
 import { lockProject } from '../../tenancy/management/access.ts';
 import type { Within } from '../../tenancy/management/project-scope.ts';
 import { isMountedCredential, isStoreCredential } from '../object-stores/credential-secrets.ts';
+import { pagedList, type PageRequest } from '../../platform/paged-list.ts';
 
 /** Operations on secrets for both planes. The caller has been authorized for the project. */
 export interface Secrets {
   /** @throws 400, 503 while values cannot be encrypted */
   put(projectId: string, name: string, body: SecretWrite, within?: Within): Promise<void>;
-  list(projectId: string, includeObjectStore: boolean): Promise<SecretList>;
+  list(projectId: string, query: SecretListQuery): Promise<SecretList>;
   /** @throws 404 */
   get(projectId: string, name: string): Promise<SecretRecord>;
   remove(projectId: string, name: string, within?: Within): Promise<void>;
+}
+
+export interface SecretListQuery extends PageRequest {
+  include_object_store?: boolean;
 }
 
 interface Row {
@@ -50,11 +56,13 @@ const PUT = statement<{ id: string }>(
    returning id`,
 );
 
-const LIST = statement<Row>(
-  'secret-list',
-  `select ${METADATA} from secrets
-    where project_id = $1 and deleted_at is null and ($2::boolean or not ${isStoreCredential('secrets')}) order by name`,
-);
+const LIST = pagedList<Row>('secret-list', LIST_CURSORS.secrets, {
+  columns: METADATA,
+  from: 'secrets',
+  where: `project_id = $1 and deleted_at is null and ($2::boolean or not ${isStoreCredential('secrets')})`,
+  parameters: 2,
+  keys: [{ sql: 'name', type: 'text' }],
+});
 
 const GET = statement<Row>(
   'secret-get',
@@ -111,12 +119,14 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
         if (written === undefined)
           throw badRequest(
             `the project has ${BOUNDS.secretsPerProject} secrets, which is the most allowed: delete one first`,
+            'limit_reached',
           );
       });
     },
-    async list(projectId, includeObjectStore) {
-      const rows = await queryAll(database.pool, LIST, [projectId, includeObjectStore]);
+    async list(projectId, { include_object_store: includeObjectStore = false, ...query }) {
+      const { rows, next } = await LIST.page(database.pool, [projectId, includeObjectStore], query);
       return {
+        ...next,
         secrets: rows.map((row) => ({
           ...toRecord(row),
           ...(includeObjectStore ? { object_store: row.object_store } : {}),

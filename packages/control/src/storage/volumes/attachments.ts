@@ -67,7 +67,7 @@ export async function insertAttachments(
   }));
   const written = await queryAll(on, INSERT, [sandboxId, JSON.stringify(rows)]);
   if (written.length < rows.length)
-    throw conflict('a volume was deleted meanwhile: it is not ready any more');
+    throw conflict('a volume was deleted meanwhile: it is not ready any more', 'concurrent_change');
 }
 
 /** What assignments say of volumes, by sandbox; those without any are absent. */

@@ -77,5 +77,6 @@ export async function requestCommit(
   if (lost !== undefined)
     throw conflict(
       `volume ${quote(name)} is not committed: the host ${lost.runner_id} is lost, with changes since ${lost.dirty_since.toISOString()}`,
+      'host_lost',
     );
 }

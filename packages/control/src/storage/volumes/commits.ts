@@ -118,6 +118,7 @@ async function committedBefore(
     409,
     `the newest commit of volume ${volumeId} is ${head}, not ${parent}: merge it first`,
     {
+      code: 'concurrent_change',
       fields: { head: moved },
     },
   );

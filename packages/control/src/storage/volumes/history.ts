@@ -13,6 +13,7 @@ import {
   VOLUME_MANIFEST_CURSORS,
   type VolumeManifest,
   type VolumeManifestList,
+  type CodeOf,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { ProjectScope } from '../../tenancy/management/project-scope.ts';
@@ -104,7 +105,8 @@ export async function restoreVolume(
   manifestId: string,
 ): Promise<void> {
   const { id, name } = await findVolume(database.pool, project.id, idOrName);
-  const refuse = (why: string): Error => conflict(`volume ${quote(name)} cannot be restored: ${why}`);
+  const refuse = (why: string, code: CodeOf<409>): Error =>
+    conflict(`volume ${quote(name)} cannot be restored: ${why}`, code);
   const changes = await database.transaction(async (on) => {
     const volume = await queryOne(on, LOCK, [id]);
     if (volume === undefined) throw volumeNotFound(idOrName);
@@ -112,13 +114,20 @@ export async function restoreVolume(
     if (source === undefined)
       throw notFound(
         `volume ${quote(name)} has no commit ${quote(manifestId)}: GET /volumes/:id_or_name/manifests lists them`,
+        'volume_commit_not_found',
       );
     const sandbox = await queryOne(on, MOUNTED, [id]);
     if (sandbox !== undefined)
-      throw refuse(`sandbox ${quote(sandbox.name)} has it mounted: stop or delete the sandbox first`);
+      throw refuse(
+        `sandbox ${quote(sandbox.name)} has it mounted: stop or delete the sandbox first`,
+        'in_use',
+      );
     const dirty = await queryOne(on, DIRTY, [id]);
     if (dirty !== undefined)
-      throw refuse(`the host ${dirty.runner_id} has changes that are not committed: try again in a moment`);
+      throw refuse(
+        `the host ${dirty.runner_id} has changes that are not committed: try again in a moment`,
+        'concurrent_change',
+      );
     if ((await queryOne(on, ROOT, [id, volume.head]))?.root === source.root) return [];
     const number = volume.head + 1;
     const dropped = await queryAll(on, NOT_IN_SOURCE, [id, source.number]);

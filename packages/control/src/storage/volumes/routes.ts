@@ -23,7 +23,7 @@ export function volumeRoutes(
     volumes.create(scopeOfKey(principal), body, ids),
   );
   workload.operation(operations.listVolumes, ({ query, principal }) =>
-    volumes.list(principal.projectId, query.include_deleted ?? false),
+    volumes.list(principal.projectId, query),
   );
   workload.operation(operations.getVolume, ({ params, principal }) =>
     volumes.get(principal.projectId, params.id_or_name),
@@ -46,7 +46,7 @@ export function volumeRoutes(
     volumes.create(await scopeOfMember(database, caller, params.id), body, ids),
   );
   management.operation(operations.listProjectVolumes, async ({ params, query, caller }) =>
-    volumes.list((await scopeOfMember(database, caller, params.id)).id, query.include_deleted ?? false),
+    volumes.list((await scopeOfMember(database, caller, params.id)).id, query),
   );
   management.operation(operations.getProjectVolume, async ({ params, caller }) =>
     volumes.get((await scopeOfMember(database, caller, params.id)).id, params.name),

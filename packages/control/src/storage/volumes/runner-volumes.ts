@@ -73,4 +73,4 @@ export function createRunnerVolumes(
 
 /** The same answer for a volume that does not exist. */
 export const noCopy = (volumeId: string): Error =>
-  notFound(`the volume ${volumeId} is not assigned to this runner`);
+  notFound(`the volume ${volumeId} is not assigned to this runner`, 'volume_not_found');

@@ -12,18 +12,24 @@ import {
   type VolumeDetail,
   type VolumeList,
   type VolumeRecord,
+  LIST_CURSORS,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import { findByRef } from '../../platform/find-by-ref.ts';
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
 import type { ProjectScope } from '../../tenancy/management/project-scope.ts';
-import { insertNamed, namedLists, type NamedResource } from '../../tenancy/management/named-resources.ts';
+import {
+  insertNamed,
+  namedLists,
+  type NamedListQuery,
+  type NamedResource,
+} from '../../tenancy/management/named-resources.ts';
 import { DELETE_COPIES } from './copy-statements.ts';
 
 export interface Volumes {
   /** @throws 400, 409 */
   create(project: ProjectScope, body: VolumeCreateRequest, ids: IdGenerator): Promise<VolumeRecord>;
-  list(projectId: string, includeDeleted: boolean): Promise<VolumeList>;
+  list(projectId: string, query: NamedListQuery): Promise<VolumeList>;
   /** @throws 400 for a text that is the id of one volume and the name of another, 404 */
   get(projectId: string, idOrName: string): Promise<VolumeDetail>;
   /** @throws like `get`, 409 while it is attached */
@@ -69,7 +75,10 @@ const BY_ID = statement<VolumeRow>(
   `select ${COLUMNS} from volumes v where v.id = $1 and v.project_id = $2`,
 );
 
-const listVolumes = namedLists<VolumeRow>('volume', { columns: COLUMNS, from: 'volumes v' });
+const listVolumes = namedLists<VolumeRow>('volume', LIST_CURSORS.volumes, {
+  columns: COLUMNS,
+  from: 'volumes v',
+});
 
 /** $1 project, $2 id (null: none), $3 name */
 const FIND = statement<FoundVolume>(
@@ -147,8 +156,9 @@ export function createVolumes({ database, onCopiesChanged }: VolumesOptions): Vo
       });
       return toRecord(row);
     },
-    async list(projectId, includeDeleted) {
-      return { volumes: (await listVolumes(database.pool, projectId, includeDeleted)).map(toRecord) };
+    async list(projectId, query) {
+      const { rows, next } = await listVolumes(database.pool, projectId, query);
+      return { volumes: rows.map(toRecord), ...next };
     },
     async get(projectId, idOrName) {
       const { id } = await findVolume(database.pool, projectId, idOrName);
@@ -176,6 +186,7 @@ export function createVolumes({ database, onCopiesChanged }: VolumesOptions): Vo
         if (sandbox !== undefined)
           throw conflict(
             `volume ${quote(name)} is attached to sandbox ${quote(sandbox.name)}: delete the sandbox first`,
+            'in_use',
           );
         await queryAll(on, RETIRE, [id]);
         await project.audit('volume.delete', { kind: 'volume', id })?.(on);

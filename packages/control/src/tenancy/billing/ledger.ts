@@ -5,9 +5,13 @@ import {
   type CreditsRecord,
   type LedgerEntry,
   type LedgerKind,
+  clampLedgerLimit,
+  LEDGER_LIMITS,
+  LIST_CURSORS,
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { BillingSettings } from './settings.ts';
+import { pagedList, type NextPage, type PageRequest } from '../../platform/paged-list.ts';
 
 interface EntryRow {
   id: string;
@@ -23,15 +27,23 @@ interface EntryRow {
 
 const ENTRY = 'id, amount, kind, sandbox_id, region, note, period_from, period_to, created_at';
 
-const NEWEST = statement<EntryRow>(
-  'ledger-newest',
-  `select ${ENTRY} from ledger_entries where org_id = $1 order by id desc limit $2`,
-);
-
-const GRANTS = statement<EntryRow>(
-  'ledger-grants',
-  `select ${ENTRY} from credit_ledger where org_id = $1 and kind in ('grant', 'adjustment') order by id desc limit $2`,
-);
+const NEWEST_FIRST = {
+  columns: ENTRY,
+  parameters: 1,
+  keys: [{ sql: 'id', type: 'bigint' }],
+  direction: 'desc',
+} as const;
+const PAGE = { most: LEDGER_LIMITS.default, size: clampLedgerLimit };
+const NEWEST = pagedList<EntryRow>('ledger-newest', LIST_CURSORS.ledger, {
+  ...NEWEST_FIRST,
+  from: 'ledger_entries',
+  where: 'org_id = $1',
+});
+const GRANTS = pagedList<EntryRow>('ledger-grants', LIST_CURSORS.grants, {
+  ...NEWEST_FIRST,
+  from: 'credit_ledger',
+  where: `org_id = $1 and kind in ('grant', 'adjustment')`,
+});
 
 interface Account {
   balance: string;
@@ -65,11 +77,11 @@ export async function readCredits(
   on: Queryable,
   settings: BillingSettings,
   orgId: string,
-  limit: number,
+  query: PageRequest,
 ): Promise<CreditsRecord> {
-  const [account, entries] = await Promise.all([
+  const [account, { rows: entries, next }] = await Promise.all([
     queryOne(on, ACCOUNT, [orgId]),
-    queryAll(on, NEWEST, [orgId, limit]),
+    NEWEST.page(on, [orgId], query, PAGE),
   ]);
   const own = account?.overdraft_limit ?? null;
   return {
@@ -79,11 +91,17 @@ export async function readCredits(
     overdraft_limit_source: own === null ? 'global' : 'organization',
     enabled: settings.mode === 'enforce',
     ledger: entries.map(toEntry),
+    ...next,
   };
 }
 
-export async function readGrants(on: Queryable, orgId: string, limit: number): Promise<LedgerEntry[]> {
-  return (await queryAll(on, GRANTS, [orgId, limit])).map(toEntry);
+export async function readGrants(
+  on: Queryable,
+  orgId: string,
+  query: PageRequest,
+): Promise<{ grants: LedgerEntry[] } & NextPage> {
+  const { rows, next } = await GRANTS.page(on, [orgId], query, PAGE);
+  return { grants: rows.map(toEntry), ...next };
 }
 
 /** Nano-credits. */

@@ -2,7 +2,6 @@
 import {
   AMOUNT_MAX,
   badRequest,
-  clampLedgerLimit,
   formatAmount,
   operatorOperations,
   parseAmount,
@@ -70,9 +69,9 @@ export function creditOperatorRoutes({ operator }: Planes, context: OperatorRout
     const orgId = await organization(params.id);
     const [balance, grants] = await Promise.all([
       readBalance(database.pool, orgId),
-      readGrants(database.pool, orgId, clampLedgerLimit(query.limit)),
+      readGrants(database.pool, orgId, query),
     ]);
-    return { org_id: orgId, balance: formatAmount(balance), grants };
+    return { org_id: orgId, balance: formatAmount(balance), ...grants };
   });
 
   operator.operation(
@@ -89,7 +88,7 @@ export function creditOperatorRoutes({ operator }: Planes, context: OperatorRout
         const details = { overdraft_limit: text };
         await writeAudit(client, { actor: OPERATOR, orgId, action: 'credits.limit', target, details });
       });
-      return readCredits(database.pool, billing.settings, orgId, 1);
+      return readCredits(database.pool, billing.settings, orgId, {});
     },
   );
 }

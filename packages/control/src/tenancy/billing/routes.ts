@@ -1,4 +1,4 @@
-import { clampLedgerLimit, operations, type CreditsRecord } from '@releap/contract';
+import { operations, type CreditsRecord } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import { requireOrg } from '../management/access.ts';
@@ -11,6 +11,6 @@ export function creditRoutes(
 ): void {
   management.operation(operations.getCredits, async ({ params, query, caller }): Promise<CreditsRecord> => {
     const org = await requireOrg(database.pool, caller, params.id);
-    return readCredits(database.pool, billing.settings, org.id, clampLedgerLimit(query.limit));
+    return readCredits(database.pool, billing.settings, org.id, query);
   });
 }

@@ -116,13 +116,16 @@ export async function requireOrgOfOperator(on: Queryable, orgId: string): Promis
 }
 
 function orgNotFound(id: string): ApiError {
-  return notFound(`organization ${quote(id)} not found`);
+  return notFound(`organization ${quote(id)} not found`, 'organization_not_found');
 }
 
 function projectNotFound(id: string): ApiError {
-  return notFound(`project ${quote(id)} not found`);
+  return notFound(`project ${quote(id)} not found`, 'project_not_found');
 }
 
 function ownersOnly(org: OrgAccess): ApiError {
-  return forbidden(`only an owner of organization ${quote(org.name)} may do this, and you are a member`);
+  return forbidden(
+    `only an owner of organization ${quote(org.name)} may do this, and you are a member`,
+    'owner_required',
+  );
 }

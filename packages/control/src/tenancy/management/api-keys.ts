@@ -8,13 +8,15 @@ import {
   quote,
   type ApiKeyList,
   type ApiKeyMinted,
+  LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, queryOne, statement } from '@releap/database';
+import { queryOne, statement } from '@releap/database';
 import { DEFAULT_KEY_NAME, mintApiKey, mintedKey, revokeApiKey } from '../../platform/auth/api-keys.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import { requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
 import type { ManagementContext } from './context.ts';
+import { pagedList } from '../../platform/paged-list.ts';
 
 interface KeyRow {
   id: string;
@@ -26,11 +28,17 @@ interface KeyRow {
   last_used_at: Date | null;
 }
 
-const LIST = statement<KeyRow>(
-  'api-keys-of-project',
-  `select id, name, project_id, key_prefix, created_at, revoked_at, last_used_at from api_keys
-    where project_id = $1 and (revoked_at is null or $2) order by created_at desc, id desc limit $3`,
-);
+const LIST = pagedList<KeyRow>('api-keys-of-project', LIST_CURSORS.apiKeys, {
+  columns: 'id, name, project_id, key_prefix, created_at, revoked_at, last_used_at',
+  from: 'api_keys',
+  where: 'project_id = $1 and (revoked_at is null or $2)',
+  parameters: 2,
+  keys: [
+    { sql: 'created_at', type: 'timestamptz' },
+    { sql: 'id', type: 'uuid' },
+  ],
+  direction: 'desc',
+});
 /** Of the caller's organizations only. $1 key, $2 user */
 const FIND = statement<{ id: string; name: string; project_id: string; org_id: string }>(
   'api-key-of-user',
@@ -65,6 +73,7 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
         if ((rows[0]?.n ?? 0) >= most && !replaced) {
           throw conflict(
             `the project has ${most} active API keys, which is the most allowed: revoke one first`,
+            'limit_reached',
           );
         }
         const key = await mintApiKey(client, project.id, name, { generated });
@@ -86,9 +95,10 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
   management.operation(operations.listApiKeys, async ({ params, query, caller }): Promise<ApiKeyList> => {
     const project = await requireProject(database.pool, caller, params.id);
     const revoked = query.include_revoked ?? false;
-    const limit = MANAGEMENT_BOUNDS.keysPerProject * (revoked ? 2 : 1);
-    const rows = await queryAll(database.pool, LIST, [project.id, revoked, limit]);
+    const most = MANAGEMENT_BOUNDS.keysPerProject * (revoked ? 2 : 1);
+    const { rows, next } = await LIST.page(database.pool, [project.id, revoked], query, { most });
     return {
+      ...next,
       api_keys: rows.map((row) => ({
         id: row.id,
         name: row.name,
@@ -104,7 +114,7 @@ export function apiKeyRoutes({ management }: Planes, { database, authenticator }
   management.operation(operations.revokeApiKey, async ({ params, caller }) => {
     const key = await database.transaction(async (client) => {
       const key = isUuid(params.id) ? await queryOne(client, FIND, [params.id, caller.userId]) : undefined;
-      if (key === undefined) throw notFound(`API key ${quote(params.id)} not found`);
+      if (key === undefined) throw notFound(`API key ${quote(params.id)} not found`, 'api_key_not_found');
       if (await revokeApiKey(client, key.id)) {
         await writeAudit(client, {
           actor: caller,

@@ -17,12 +17,14 @@ import {
   type MyInvitationList,
   type OrgInvitationList,
   type Role,
+  LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, queryOne, statement } from '@releap/database';
+import { queryOne, statement } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
 import { asOwner, type ManagementContext } from './context.ts';
+import { pagedList } from '../../platform/paged-list.ts';
 
 const PENDING = 'accepted_at is null and expires_at > now()';
 
@@ -36,14 +38,31 @@ const PUT = statement<Invitation>(
          expires_at = excluded.expires_at, created_at = now()
    returning id, org_id, email, role`,
 );
-const OF_ORG = statement<OrgInvitationList['invitations'][number]>(
+const OLDEST_FIRST = [
+  { sql: 'i.created_at', type: 'timestamptz' },
+  { sql: 'i.id', type: 'uuid' },
+] as const;
+const OF_ORG = pagedList<OrgInvitationList['invitations'][number]>(
   'invitations-of-org',
-  `select id, email, role from invitations where org_id = $1 and ${PENDING} order by created_at, id limit $2`,
+  LIST_CURSORS.orgInvitations,
+  {
+    columns: 'i.id, i.email, i.role',
+    from: 'invitations i',
+    where: `i.org_id = $1 and ${PENDING}`,
+    parameters: 1,
+    keys: OLDEST_FIRST,
+  },
 );
-const OF_EMAIL = statement<MyInvitationList['invitations'][number]>(
+const OF_EMAIL = pagedList<MyInvitationList['invitations'][number]>(
   'invitations-of-email',
-  `select i.id, i.org_id, o.name as org_name, i.role from invitations i join organizations o on o.id = i.org_id
-    where i.email_key = $1 and ${PENDING} and o.deleted_at is null order by i.created_at, i.id limit $2`,
+  LIST_CURSORS.myInvitations,
+  {
+    columns: 'i.id, i.org_id, o.name as org_name, i.role',
+    from: 'invitations i join organizations o on o.id = i.org_id',
+    where: `i.email_key = $1 and ${PENDING} and o.deleted_at is null`,
+    parameters: 1,
+    keys: OLDEST_FIRST,
+  },
 );
 interface Found {
   id: string;
@@ -82,7 +101,10 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
       { action: 'invitation.create', target },
       async (client, org) => {
         if (org.personal) {
-          throw conflict('a personal organization cannot have other members: create another organization');
+          throw conflict(
+            'a personal organization cannot have other members: create another organization',
+            'personal_organization',
+          );
         }
         const email = readEmail(body.email);
         if (email === null) throw badRequest(`email must be an e-mail address, but was ${quote(body.email)}`);
@@ -100,6 +122,7 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
         if ((rows[0]?.n ?? 0) >= most) {
           throw conflict(
             `the organization has ${most} pending invitations, which is the most allowed: revoke one first`,
+            'limit_reached',
           );
         }
         const values = [newUuid(), org.id, email, key, role, caller.userId, INVITATION_DAYS];
@@ -119,9 +142,11 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
 
   management.operation(
     operations.listOrgInvitations,
-    async ({ params, caller }): Promise<OrgInvitationList> => {
+    async ({ params, query, caller }): Promise<OrgInvitationList> => {
       const org = await requireOrg(database.pool, caller, params.id, 'owner');
-      return { invitations: await queryAll(database.pool, OF_ORG, [org.id, MANAGEMENT_BOUNDS.invitations]) };
+      const most = MANAGEMENT_BOUNDS.invitations;
+      const { rows, next } = await OF_ORG.page(database.pool, [org.id], query, { most });
+      return { invitations: rows, ...next };
     },
   );
 
@@ -141,12 +166,12 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
     });
   });
 
-  management.operation(operations.listInvitations, async ({ caller }): Promise<MyInvitationList> => {
+  management.operation(operations.listInvitations, async ({ query, caller }): Promise<MyInvitationList> => {
     // An unverified address may belong to another person.
     if (caller.emailKey === '') return { invitations: [] };
-    return {
-      invitations: await queryAll(database.pool, OF_EMAIL, [caller.emailKey, MANAGEMENT_BOUNDS.invitations]),
-    };
+    const most = MANAGEMENT_BOUNDS.invitations;
+    const { rows, next } = await OF_EMAIL.page(database.pool, [caller.emailKey], query, { most });
+    return { invitations: rows, ...next };
   });
 
   management.operation(
@@ -159,8 +184,14 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
           if (found === undefined) throw invitationNotFound(id);
           if (found.email_key === caller.emailKey) return found;
           throw found.email_key === emailKey(caller.email)
-            ? forbidden(`your e-mail address ${quote(caller.email)} is not verified at your issuer`)
-            : forbidden(`invitation ${quote(id)} is addressed to a different e-mail address than yours`);
+            ? forbidden(
+                `your e-mail address ${quote(caller.email)} is not verified at your issuer`,
+                'email_not_verified',
+              )
+            : forbidden(
+                `invitation ${quote(id)} is addressed to a different e-mail address than yours`,
+                'other_recipient',
+              );
         };
         const { org_id: orgId } = await find();
         await client.query('select 1 from organizations where id = $1 for no key update', [orgId]);
@@ -169,11 +200,15 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
         const sizes = await queryOne(client, SIZES, [orgId, caller.userId]);
         const { membersPerOrganization, organizationsPerUser } = MANAGEMENT_BOUNDS;
         if ((sizes?.members ?? 0) >= membersPerOrganization) {
-          throw conflict(`the organization has ${membersPerOrganization} members, which is the most allowed`);
+          throw conflict(
+            `the organization has ${membersPerOrganization} members, which is the most allowed`,
+            'limit_reached',
+          );
         }
         if ((sizes?.orgs ?? 0) >= organizationsPerUser) {
           throw conflict(
             `you are a member of ${organizationsPerUser} organizations, which is the most allowed`,
+            'limit_reached',
           );
         }
         const joined = await queryOne(client, JOIN, [orgId, caller.userId, invitation.role]);
@@ -196,5 +231,8 @@ export function invitationRoutes({ management }: Planes, context: ManagementCont
 }
 
 function invitationNotFound(id: string): ApiError {
-  return notFound(`invitation ${quote(id)} not found: it may have been accepted already or have expired`);
+  return notFound(
+    `invitation ${quote(id)} not found: it may have been accepted already or have expired`,
+    'invitation_not_found',
+  );
 }

@@ -6,18 +6,25 @@ import {
   quote,
   type Member,
   type MemberList,
+  LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, queryOne, statement } from '@releap/database';
+import { queryOne, statement } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
 import { asOwner, type ManagementContext } from './context.ts';
+import { pagedList } from '../../platform/paged-list.ts';
 
-const LIST = statement<Member>(
-  'members-of-org',
-  `select u.id as user_id, u.email, u.name, m.role from members m join users u on u.id = m.user_id
-    where m.org_id = $1 order by m.created_at, u.id`,
-);
+const LIST = pagedList<Member>('members-of-org', LIST_CURSORS.members, {
+  columns: 'u.id as user_id, u.email, u.name, m.role',
+  from: 'members m join users u on u.id = m.user_id',
+  where: 'm.org_id = $1',
+  parameters: 1,
+  keys: [
+    { sql: 'm.created_at', type: 'timestamptz' },
+    { sql: 'u.id', type: 'uuid' },
+  ],
+});
 
 /** One member, and the number of owners. $1 organization, $2 user */
 const FIND = statement<Member & { owners: number }>(
@@ -30,9 +37,10 @@ const FIND = statement<Member & { owners: number }>(
 export function memberRoutes({ management }: Planes, context: ManagementContext): void {
   const { database } = context;
 
-  management.operation(operations.listMembers, async ({ params, caller }): Promise<MemberList> => {
+  management.operation(operations.listMembers, async ({ params, query, caller }): Promise<MemberList> => {
     const org = await requireOrg(database.pool, caller, params.id);
-    return { members: await queryAll(database.pool, LIST, [org.id]) };
+    const { rows, next } = await LIST.page(database.pool, [org.id], query);
+    return { members: rows, ...next };
   });
 
   management.operation(operations.removeMember, async ({ params, caller }) => {
@@ -42,11 +50,13 @@ export function memberRoutes({ management }: Planes, context: ManagementContext)
       const member = isUuid(userId)
         ? await queryOne(client, FIND, [org.id, userId.toLowerCase()])
         : undefined;
-      if (member === undefined) throw notFound(`user ${quote(userId)} is not a member of this organization`);
+      if (member === undefined)
+        throw notFound(`user ${quote(userId)} is not a member of this organization`, 'member_not_found');
       // The organization's lock serializes two owners who remove each other.
       if (member.role === 'owner' && member.owners === 1) {
         throw conflict(
           'the last owner of an organization cannot be removed: make another member an owner first',
+          'last_owner',
         );
       }
       await client.query('delete from members where org_id = $1 and user_id = $2', [org.id, member.user_id]);

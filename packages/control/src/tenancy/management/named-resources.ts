@@ -1,5 +1,5 @@
 /** Resources of a project that have an id and a name, and whose rows outlive their deletion: object stores, volumes. */
-import { badRequest, conflict, quote } from '@releap/contract';
+import { badRequest, conflict, quote, type CursorKind } from '@releap/contract';
 import {
   isUniqueViolation,
   queryAll,
@@ -13,6 +13,7 @@ import {
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
 import { lockProject } from './access.ts';
 import type { ProjectScope } from './project-scope.ts';
+import { pagedList, type NextPage, type PageRequest } from '../../platform/paged-list.ts';
 
 export interface NamedResource<Row extends QueryResultRow> {
   /** In the audit log. */
@@ -50,29 +51,51 @@ export async function insertNamed<Row extends QueryResultRow>(
       await lockProject(on, project.id);
       const row = await insert(on, id);
       if (row === undefined)
-        throw badRequest(`the project has ${most} ${many}, which is the most allowed: delete one first`);
+        throw badRequest(
+          `the project has ${most} ${many}, which is the most allowed: delete one first`,
+          'limit_reached',
+        );
       await audit?.(on);
       return row;
     });
   } catch (error) {
     if (isUniqueViolation(error, nameIndex))
-      throw conflict(`the project has ${one} named ${quote(name)}: use another name, or delete it first`);
+      throw conflict(
+        `the project has ${one} named ${quote(name)}: use another name, or delete it first`,
+        'name_exists',
+      );
     throw error;
   }
 }
 
-/** Most deleted resources in a list; the others are bounded when they are created. */
+export interface NamedListQuery extends PageRequest {
+  include_deleted?: boolean;
+}
+
+/** Most deleted resources in a list that is no page; the others are bounded when they are created. */
 const LISTED_DELETED = 1000;
 
 /**
- * Lists, newest first. @returns reads those of a project
+ * Lists, newest first. @returns reads those of a project, all of them or a page
  * @param name of the statements
  * @param from the table, with the alias that the columns have
  */
 export function namedLists<Row extends QueryResultRow>(
   name: string,
+  kind: CursorKind,
   { columns, from }: { columns: string; from: string },
-): (on: Queryable, projectId: string, includeDeleted: boolean) => Promise<Row[]> {
+): (on: Queryable, projectId: string, query: NamedListQuery) => Promise<{ rows: Row[]; next: NextPage }> {
+  const pages = pagedList<Row>(`${name}-page`, kind, {
+    columns,
+    from,
+    where: 'project_id = $1 and ($2 or deleted_at is null)',
+    parameters: 2,
+    keys: [
+      { sql: 'created_at', type: 'timestamptz' },
+      { sql: 'id', type: 'uuid' },
+    ],
+    direction: 'desc',
+  });
   /** $1 project */
   const LIST = statement<Row>(
     `${name}-list`,
@@ -89,6 +112,12 @@ export function namedLists<Row extends QueryResultRow>(
      )
      select * from live union all select * from retired order by created_at desc, id desc`,
   );
-  return (on, projectId, includeDeleted) =>
-    includeDeleted ? queryAll(on, LIST_ALL, [projectId, LISTED_DELETED]) : queryAll(on, LIST, [projectId]);
+  return async (on, projectId, { include_deleted: includeDeleted = false, ...page }) => {
+    if (page.limit !== undefined || page.cursor !== undefined)
+      return pages.page(on, [projectId, includeDeleted], page);
+    const rows = includeDeleted
+      ? await queryAll(on, LIST_ALL, [projectId, LISTED_DELETED])
+      : await queryAll(on, LIST, [projectId]);
+    return { rows, next: {} };
+  };
 }

@@ -7,21 +7,26 @@ import {
   type Organization,
   type OrganizationList,
   type User,
+  LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, statement } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import { requireOrg } from './access.ts';
 import { writeAudit } from './audit.ts';
 import { asOwner, type ManagementContext } from './context.ts';
 import { deleteProjectsOf } from './delete-projects.ts';
+import { pagedList } from '../../platform/paged-list.ts';
 
-const LIST = statement<Organization>(
-  'orgs-of-user',
-  `select o.id, o.name, o.personal_of is not null as personal, m.role
-     from members m join organizations o on o.id = m.org_id
-    where m.user_id = $1 and o.deleted_at is null
-    order by o.personal_of is null, o.created_at, o.id limit $2`,
-);
+const LIST = pagedList<Organization>('orgs-of-user', LIST_CURSORS.organizations, {
+  columns: 'o.id, o.name, o.personal_of is not null as personal, m.role',
+  from: 'members m join organizations o on o.id = m.org_id',
+  where: 'm.user_id = $1 and o.deleted_at is null',
+  parameters: 1,
+  keys: [
+    { sql: '(o.personal_of is null)', type: 'boolean' },
+    { sql: 'o.created_at', type: 'timestamptz' },
+    { sql: 'o.id', type: 'uuid' },
+  ],
+});
 
 export function orgRoutes({ management }: Planes, context: ManagementContext): void {
   const { database, authenticator, events } = context;
@@ -50,7 +55,10 @@ export function orgRoutes({ management }: Planes, context: ManagementContext): v
       );
       const most = MANAGEMENT_BOUNDS.organizationsPerUser;
       if ((rows[0]?.n ?? 0) >= most) {
-        throw conflict(`you are a member of ${most} organizations, which is the most allowed`);
+        throw conflict(
+          `you are a member of ${most} organizations, which is the most allowed`,
+          'limit_reached',
+        );
       }
       await client.query('insert into organizations (id, name) values ($1, $2)', [id, name]);
       await client.query(`insert into members (org_id, user_id, role) values ($1, $2, 'owner')`, [
@@ -63,15 +71,11 @@ export function orgRoutes({ management }: Planes, context: ManagementContext): v
     return { id, name, personal: false };
   });
 
-  management.operation(
-    operations.listOrgs,
-    async ({ caller }): Promise<OrganizationList> => ({
-      organizations: await queryAll(database.pool, LIST, [
-        caller.userId,
-        MANAGEMENT_BOUNDS.organizationsPerUser + 1,
-      ]),
-    }),
-  );
+  management.operation(operations.listOrgs, async ({ query, caller }): Promise<OrganizationList> => {
+    const most = MANAGEMENT_BOUNDS.organizationsPerUser + 1;
+    const { rows, next } = await LIST.page(database.pool, [caller.userId], query, { most });
+    return { organizations: rows, ...next };
+  });
 
   management.operation(
     operations.getOrg,
@@ -92,7 +96,11 @@ export function orgRoutes({ management }: Planes, context: ManagementContext): v
   management.operation(operations.deleteOrg, async ({ params, caller }) => {
     const what = { action: 'org.delete', target: { kind: 'organization', id: params.id } };
     const { org, projects } = await asOwner(context, caller, params.id, what, async (client, org) => {
-      if (org.personal) throw conflict('a personal organization cannot be deleted: it belongs to its user');
+      if (org.personal)
+        throw conflict(
+          'a personal organization cannot be deleted: it belongs to its user',
+          'personal_organization',
+        );
       await client.query('update organizations set deleted_at = now() where id = $1', [org.id]);
       const projects = await deleteProjectsOf(client, org.id);
       await client.query('delete from invitations where org_id = $1', [org.id]);

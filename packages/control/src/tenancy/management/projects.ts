@@ -6,18 +6,26 @@ import {
   quote,
   type Project,
   type ProjectList,
+  LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, isUniqueViolation, statement } from '@releap/database';
+import { isUniqueViolation } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import { requireOrg, requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
 import type { ManagementContext } from './context.ts';
 import { deleteProject } from './delete-projects.ts';
+import { pagedList } from '../../platform/paged-list.ts';
 
-const LIST = statement<ProjectList['projects'][number]>(
-  'projects-of-org',
-  'select id, name from projects where org_id = $1 and deleted_at is null order by created_at, id limit $2',
-);
+const LIST = pagedList<ProjectList['projects'][number]>('projects-of-org', LIST_CURSORS.projects, {
+  columns: 'id, name',
+  from: 'projects',
+  where: 'org_id = $1 and deleted_at is null',
+  parameters: 1,
+  keys: [
+    { sql: 'created_at', type: 'timestamptz' },
+    { sql: 'id', type: 'uuid' },
+  ],
+});
 
 export function projectRoutes(
   { management }: Planes,
@@ -41,13 +49,13 @@ export function projectRoutes(
       );
       const most = MANAGEMENT_BOUNDS.projectsPerOrganization;
       if ((rows[0]?.n ?? 0) >= most) {
-        throw conflict(`the organization has ${most} projects, which is the most allowed`);
+        throw conflict(`the organization has ${most} projects, which is the most allowed`, 'limit_reached');
       }
       try {
         await client.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [id, org.id, name]);
       } catch (error) {
         if (!isUniqueViolation(error, 'projects_by_name')) throw error;
-        throw conflict(`the organization already has a project named ${quote(name)}`);
+        throw conflict(`the organization already has a project named ${quote(name)}`, 'name_exists');
       }
       const target = { kind: 'project', id };
       const entry = { actor: caller, orgId: org.id, projectId: id, action: 'project.create', target };
@@ -56,11 +64,11 @@ export function projectRoutes(
     });
   });
 
-  management.operation(operations.listProjects, async ({ params, caller }): Promise<ProjectList> => {
+  management.operation(operations.listProjects, async ({ params, query, caller }): Promise<ProjectList> => {
     const org = await requireOrg(database.pool, caller, params.id);
-    return {
-      projects: await queryAll(database.pool, LIST, [org.id, MANAGEMENT_BOUNDS.projectsPerOrganization]),
-    };
+    const most = MANAGEMENT_BOUNDS.projectsPerOrganization;
+    const { rows, next } = await LIST.page(database.pool, [org.id], query, { most });
+    return { projects: rows, ...next };
   });
 
   management.operation(operations.deleteProject, async ({ params, caller }) => {

@@ -8,20 +8,30 @@ import {
   operatorOperations,
   quote,
   type OperatorAuditEntry,
+  LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, queryOne, statement } from '@releap/database';
+import { queryOne, statement } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Module } from '../../platform/module.ts';
+import { pagedList } from '../../platform/paged-list.ts';
 import { purgeOperatorAudit } from './purge.ts';
 
 type AuditRow = Omit<OperatorAuditEntry, 'created_at' | 'actor'> & { created_at: Date };
 
-/** $1 time or null, $2 limit */
-const LIST = statement<AuditRow>(
-  'operator-audit-list',
-  `select id, created_at, operation, subject, request, ip, request_id, outcome, error from operator_audit
-    where created_at < coalesce($1::timestamptz, 'infinity') order by created_at desc, id desc limit $2`,
-);
+/** $1 time or null */
+const LIST = pagedList<AuditRow>('operator-audit-list', LIST_CURSORS.operatorAudit, {
+  columns: 'id, created_at, operation, subject, request, ip, request_id, outcome, error',
+  from: 'operator_audit',
+  where: `created_at < coalesce($1::timestamptz, 'infinity')`,
+  parameters: 1,
+  keys: [
+    { sql: 'created_at', type: 'timestamptz' },
+    { sql: 'id', type: 'uuid' },
+  ],
+  direction: 'desc',
+});
+const { min: LEAST, max: MOST, default: USUAL } = OPERATOR_AUDIT_LIMITS;
+const PAGE = { most: USUAL, size: (limit: number = USUAL) => Math.min(MOST, Math.max(LEAST, limit)) };
 const HOST = statement<{ id: string }>(
   'operator-host',
   'select id from runners where id = $1 and forgotten_at is null',
@@ -54,10 +64,9 @@ export function operatorModule({ database, limits, log, runnerCredentials }: Ope
     ],
     routes({ operator }) {
       operator.operation(operatorOperations.listOperatorAudit, async ({ query }) => {
-        const { min, max } = OPERATOR_AUDIT_LIMITS;
-        const limit = Math.min(max, Math.max(min, query.limit ?? OPERATOR_AUDIT_LIMITS.default));
-        const rows = await queryAll(database.pool, LIST, [query.before ?? null, limit]);
+        const { rows, next } = await LIST.page(database.pool, [query.before ?? null], query, PAGE);
         return {
+          ...next,
           entries: rows.map((row) => ({
             ...row,
             actor: 'operator' as const,
@@ -69,7 +78,7 @@ export function operatorModule({ database, limits, log, runnerCredentials }: Ope
       operator.operation(operatorOperations.permitHostJoin, async ({ params }) => {
         const id = params.id.toLowerCase();
         const host = isUuid(id) ? await queryOne(database.pool, HOST, [id]) : undefined;
-        if (host === undefined) throw notFound(`host ${quote(params.id)} not found`);
+        if (host === undefined) throw notFound(`host ${quote(params.id)} not found`, 'host_not_found');
         const { token, expiresAt } = await runnerCredentials.permitJoin(id);
         return { host_id: id, token, expires_at: expiresAt.toISOString() };
       });
