@@ -191,8 +191,9 @@ describe('an image from a real registry', () => {
   test('becomes a named image that is ready, and boots the built image also when the tag has moved', async () => {
     const { job, image } = await build('my-app', `${registry.host}/app:1`);
     assert.equal((job as { status: string }).status, 'done');
-    const { id: _id, created_at, built_at, bytes, ...record } = image as Record<string, unknown>;
+    const { id: _id, created_at, updated_at, built_at, bytes, ...record } = image as Record<string, unknown>;
     assert.ok(Date.parse(String(created_at)) <= Date.parse(String(built_at)));
+    assert.ok(Date.parse(String(created_at)) <= Date.parse(String(updated_at)));
     assert.ok(Number(bytes) > 0);
     assert.deepEqual(record, {
       name: 'my-app',

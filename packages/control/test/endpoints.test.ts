@@ -124,7 +124,9 @@ describe('the endpoints of a sandbox', () => {
     assert.deepEqual(await list(), { endpoints: [a, b] });
     const on = `/vms/${own.id}/endpoints`;
     const flipped = await world.call('PATCH', `${on}/${a.id}`, { public: true });
-    assert.deepEqual(flipped.body, { ...a, public: true });
+    const { updated_at } = flipped.body;
+    assert.ok(Date.parse(updated_at) >= Date.parse(a.created_at));
+    assert.deepEqual(flipped.body, { ...a, public: true, updated_at });
     assert.deepEqual((await world.call('DELETE', `${on}/${a.id}`)).body, { id: a.id, deleted: true });
     assert.deepEqual(await list(), { endpoints: [b] });
     for (const id of [a.id, 'x', vm.uuid]) {

@@ -42,7 +42,7 @@ describe('the deploy of a function', () => {
       current_version: 1,
     });
     const read = await call('GET', '/fns/hello');
-    const { created_at, current_version, ...record } = read.body;
+    const { created_at, updated_at, current_version, ...record } = read.body;
     assert.deepEqual(record, {
       id: function_id,
       name: 'hello',
@@ -51,6 +51,7 @@ describe('the deploy of a function', () => {
       requires_token: false,
     });
     assert.match(created_at, /^\d{4}-.*Z$/);
+    assert.ok(Date.parse(updated_at) >= Date.parse(created_at));
     const { created_at: since, ...version } = current_version;
     assert.match(since, /^\d{4}-.*Z$/);
     assert.deepEqual(version, {
@@ -85,6 +86,7 @@ describe('the deploy of a function', () => {
           snapshot_kind: 'fn_ready',
           public: false,
           created_at,
+          updated_at,
         },
       ],
       next_cursor: null,

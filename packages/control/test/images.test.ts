@@ -53,8 +53,9 @@ describe('POST /images', () => {
     const { image_id, job_id, ...rest } = answer.body;
     assert.deepEqual(rest, { name: 'app', status: 'pending', region: 'here' });
     await ended(call, job_id);
-    const { created_at, built_at, ...image } = await imageOf(call, 'app');
+    const { created_at, updated_at, built_at, ...image } = await imageOf(call, 'app');
     assert.ok(Date.parse(created_at) <= Date.parse(built_at));
+    assert.ok(Date.parse(created_at) <= Date.parse(updated_at));
     assert.deepEqual(image, {
       id: image_id,
       name: 'app',

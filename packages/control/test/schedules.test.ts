@@ -44,7 +44,11 @@ describe('the schedules of a function', () => {
     assert.match(next_run_at, /-01-01T04:30:00\.000Z$/, 'in UTC');
     const disabled = await add({ cron: '0 0 29 2 *', enabled: false });
     assert.deepEqual([disabled.body.enabled, disabled.body.next_run_at], [false, null]);
-    assert.deepEqual(await list(), [
+    const listed = await list();
+    for (const { created_at, updated_at } of listed)
+      assert.ok(created_at !== undefined && created_at === updated_at);
+    const shown = listed.map(({ created_at: _created, updated_at: _updated, ...one }) => one);
+    assert.deepEqual(shown, [
       {
         id: disabled.body.id,
         cron: '0 0 29 2 *',

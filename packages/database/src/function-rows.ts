@@ -24,6 +24,7 @@ export interface FunctionRow {
   /** Grows with every change that gateways must see. A bigint, which the driver gives as text. */
   revision: string;
   created_at: Date;
+  updated_at: Date;
 }
 
 export const FUNCTION_COLUMNS = everyColumn<FunctionRow>()([
@@ -37,6 +38,7 @@ export const FUNCTION_COLUMNS = everyColumn<FunctionRow>()([
   'token_hash',
   'revision',
   'created_at',
+  'updated_at',
 ]);
 
 /** Immutable, except for its four bounds (`timeout_s` and those after it), its state, and the root that its build makes. */

@@ -5,6 +5,7 @@ import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
 import { SandboxParams } from './sandbox.ts';
 import { nextPage, OptionalPageQuery } from './paging.ts';
+import { UpdatedAt } from './updated-at.ts';
 
 const Port = Type.Integer({ minimum: 1, maximum: 65_535, description: 'Port in the sandbox.' });
 
@@ -25,6 +26,7 @@ export const EndpointRecord = Type.Object({
   public: Type.Boolean(),
   url: Type.String({ description: '`https://<port>-<sandbox id>.<preview domain>/`' }),
   created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
+  updated_at: Type.Optional(UpdatedAt),
 });
 export type EndpointRecord = Static<typeof EndpointRecord>;
 

@@ -4,6 +4,7 @@ import { NamedSource, RegistrySource } from './image-source.ts';
 import { BOUNDS, FUNCTION_DEFAULTS, LIMITS } from './limits.ts';
 import { NextCursor } from './paging.ts';
 import { cursorKind } from './resource.ts';
+import { UpdatedAt } from './updated-at.ts';
 
 const nullable = <T extends TSchema>(schema: T, description: string) =>
   Type.Union([schema, Type.Null()], { description });
@@ -221,6 +222,7 @@ export const FunctionItem = Type.Object({
   snapshot_kind: Type.Enum(FUNCTION_SNAPSHOT_KINDS),
   public: Type.Boolean(),
   created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
+  updated_at: Type.Optional(UpdatedAt),
 });
 export type FunctionItem = Static<typeof FunctionItem>;
 
@@ -231,6 +233,7 @@ export const FunctionRecord = Type.Object({
   id: Type.String({ format: 'uuid' }),
   name: Type.String(),
   created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
+  updated_at: Type.Optional(UpdatedAt),
   current_version: Type.Object(FunctionVersionRecord.properties, { description: CURRENT }),
   latest_version: latestVersion,
   public: Type.Boolean({ description: 'Whether its public endpoint is enabled.' }),

@@ -3,6 +3,7 @@ import { Type, type Static } from 'typebox';
 import { ImageInput } from './image-source.ts';
 import { NextCursor } from './paging.ts';
 import { cursorKind } from './resource.ts';
+import { UpdatedAt } from './updated-at.ts';
 
 export const IMAGE_STATUSES = ['pending', 'ready', 'failed'] as const;
 export const ImageStatus = Type.Enum(IMAGE_STATUSES);
@@ -91,6 +92,7 @@ export const ImageRecord = Type.Object({
   job_id: Type.Optional(Type.String({ format: 'uuid', description: 'Its newest build.' })),
   region: Type.Optional(Type.String({ description: 'Its home region.' })),
   created_at: Type.Optional(Type.String({ format: 'date-time', description: 'RFC 3339.' })),
+  updated_at: Type.Optional(UpdatedAt),
   built_at: Type.Optional(
     Type.String({ format: 'date-time', description: 'When what sandboxes boot was built.' }),
   ),

@@ -1,5 +1,6 @@
 /** Jobs: the asynchronous work of creates. */
 import { Type, type Static } from 'typebox';
+import { UpdatedAt } from './updated-at.ts';
 
 export const JOB_KINDS = ['build', 'vm.create', 'snapshot.create'] as const;
 export const JobKind = Type.Enum(JOB_KINDS);
@@ -32,5 +33,7 @@ export const JobRecord = Type.Object({
   runner_id: Type.Optional(
     Type.Union([Type.String(), Type.Null()], { description: 'The machine that runs it.' }),
   ),
+  created_at: Type.Optional(Type.String({ format: 'date-time' })),
+  updated_at: Type.Optional(UpdatedAt),
 });
 export type JobRecord = Static<typeof JobRecord>;

@@ -5,6 +5,7 @@ import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
 import { SANDBOX_STATUSES, SandboxStatus } from './sandbox-status.ts';
 import { cursorKind } from './resource.ts';
+import { UpdatedAt } from './updated-at.ts';
 
 export const SandboxMode = Type.Enum(['burstable', 'dedicated'] as const);
 export type SandboxMode = Static<typeof SandboxMode>;
@@ -208,6 +209,7 @@ export const SandboxRecord = Type.Object({
   spot_evicted_at: nullable(Type.String({ format: 'date-time' }), 'RFC 3339.'),
   persistent: Type.Boolean(),
   created_at: Type.Optional(Type.String({ format: 'date-time', description: 'RFC 3339.' })),
+  updated_at: Type.Optional(UpdatedAt),
 });
 export type SandboxRecord = Static<typeof SandboxRecord>;
 

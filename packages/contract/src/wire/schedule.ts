@@ -5,6 +5,7 @@ import { BOUNDS } from './limits.ts';
 import type { Operation } from './operation.ts';
 import type { ApiResource } from './resource.ts';
 import { nextPage, OptionalPageQuery } from './paging.ts';
+import { UpdatedAt } from './updated-at.ts';
 
 const nullableTime = (description: string) =>
   Type.Union([Type.String({ format: 'date-time' }), Type.Null()], { description });
@@ -42,6 +43,8 @@ export const ScheduleRecord = Type.Object({
   enabled: Type.Boolean(),
   next_run_at: nextRunAt,
   last_run_at: nullableTime('When it fired last. Null while it never has.'),
+  created_at: Type.Optional(Type.String({ format: 'date-time' })),
+  updated_at: Type.Optional(UpdatedAt),
 });
 export type ScheduleRecord = Static<typeof ScheduleRecord>;
 

@@ -3,6 +3,7 @@ import { Type, type Static } from 'typebox';
 import { BOUNDS } from './limits.ts';
 import { NextCursor, TimeoutParam } from './paging.ts';
 import { cursorKind } from './resource.ts';
+import { UpdatedAt } from './updated-at.ts';
 
 export const SNAPSHOT_KINDS = ['disk', 'full'] as const;
 export type SnapshotKind = (typeof SNAPSHOT_KINDS)[number];
@@ -57,6 +58,7 @@ export const SnapshotRecord = Type.Object({
   mem_bytes: Type.Optional(Type.Integer({ description: 'Full, once ready: size of the memory.' })),
   runner_id: Type.Optional(Type.String({ description: 'Full: the machine that has it.' })),
   created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
+  updated_at: Type.Optional(UpdatedAt),
 });
 export type SnapshotRecord = Static<typeof SnapshotRecord>;
 

@@ -2,9 +2,11 @@ import { isUuid, jobNotFound, operations, type JobRecord } from '@releap/contrac
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 
-const GET = statement<JobRecord>(
+type JobRow = Omit<JobRecord, 'created_at' | 'updated_at'> & { created_at: Date; updated_at: Date };
+
+const GET = statement<JobRow>(
   'job-get',
-  'select id, kind, status, attempts, error, runner_id from jobs where id = $1 and project_id = $2',
+  'select id, kind, status, attempts, error, runner_id, created_at, updated_at from jobs where id = $1 and project_id = $2',
 );
 
 export function jobRoutes({ workload }: Planes, { database }: { database: Database }): void {
@@ -13,6 +15,7 @@ export function jobRoutes({ workload }: Planes, { database }: { database: Databa
       ? await queryOne(database.pool, GET, [params.id, principal.projectId])
       : undefined;
     if (job === undefined) throw jobNotFound(params.id);
-    return job;
+    const { created_at: created, updated_at: updated } = job;
+    return { ...job, created_at: created.toISOString(), updated_at: updated.toISOString() };
   });
 }

@@ -5,7 +5,7 @@ import { FACT_COLUMNS, type SandboxFacts } from './transitions.ts';
 
 /** The columns of a public record, without large ones. */
 const RECORD = `id, spec ->> 'name' as name, spec ->> 'image_ref' as image_ref, (spec ->> 'vcpus')::integer as vcpus,
-  manifest_name, runner_id, status, mode, cpu, mem_mib, scratch_mib, vm_ip, host_ip, port_map, error, region, forked_from, spot, spot_evicted_at, persistent, created_at`;
+  manifest_name, runner_id, status, mode, cpu, mem_mib, scratch_mib, vm_ip, host_ip, port_map, error, region, forked_from, spot, spot_evicted_at, persistent, created_at, updated_at`;
 
 /**
  * Whether a tenant may access the sandbox: its project owns it, and it is in the region of the id. An id is either a
@@ -36,6 +36,7 @@ export interface RecordRow {
   spot_evicted_at: Date | null;
   persistent: boolean;
   created_at: Date;
+  updated_at: Date;
 }
 
 /** With what only reads of one sandbox have. */
@@ -110,6 +111,7 @@ export function toRecord(row: RecordRow): SandboxRecord {
     spot_evicted_at: row.spot_evicted_at?.toISOString() ?? null,
     persistent: row.persistent,
     created_at: row.created_at.toISOString(),
+    updated_at: row.updated_at.toISOString(),
   };
   if (row.manifest_name !== null) record.manifest_name = row.manifest_name;
   if (row.runner_id !== null) record.runner_id = row.runner_id;

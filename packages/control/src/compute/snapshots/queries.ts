@@ -33,6 +33,7 @@ const RECORD = [
   'mem_bytes',
   'runner_id',
   'created_at',
+  'updated_at',
 ] as const satisfies readonly (keyof SnapshotRow)[];
 type RecordRow = Pick<SnapshotRow, (typeof RECORD)[number]> & {
   spec: Pick<StoredSpec, 'image_ref' | 'vcpus'>;
@@ -134,5 +135,6 @@ export function toSnapshotRecord(row: RecordRow): SnapshotRecord {
         }
       : {}),
     created_at: row.created_at.toISOString(),
+    updated_at: row.updated_at.toISOString(),
   };
 }

@@ -28,9 +28,10 @@ interface EndpointRow {
   port: number;
   public: boolean;
   created_at: Date;
+  updated_at: Date;
 }
 
-const COLUMNS = 'id, port, public, created_at';
+const COLUMNS = 'id, port, public, created_at, updated_at';
 
 const SANDBOX = statement<SandboxRow>(
   'endpoint-sandbox',
@@ -101,6 +102,7 @@ export async function exposedSandbox(
       public: endpoint.public,
       url: previewUrl(base, endpoint.port, id),
       created_at: endpoint.created_at.toISOString(),
+      updated_at: endpoint.updated_at.toISOString(),
     }),
     linkUrl: (port, token) => withoutSlash(previewUrl(base, port, token)),
   };

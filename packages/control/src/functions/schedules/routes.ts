@@ -10,16 +10,18 @@ import {
   type ScheduleRecord,
   LIST_CURSORS,
 } from '@releap/contract';
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { queryOne, statement, type Database } from '@releap/database';
 import { requireFunction } from '../versions/functions.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import { lockProject } from '../../tenancy/management/access.ts';
 import { firstRun } from './cron.ts';
 import { pagedList } from '../../platform/paged-list.ts';
 
-type ScheduleRow = Omit<ScheduleRecord, 'next_run_at' | 'last_run_at'> & {
+type ScheduleRow = Omit<ScheduleRecord, 'next_run_at' | 'last_run_at' | 'created_at' | 'updated_at'> & {
   next_run_at: Date | null;
   last_run_at: Date | null;
+  created_at: Date;
+  updated_at: Date;
 };
 
 /**
@@ -36,7 +38,7 @@ const INSERT = statement<{ next_run_at: Date | null }>(
 );
 /** $1 function */
 const LIST = pagedList<ScheduleRow>('schedule-list', LIST_CURSORS.schedules, {
-  columns: 'id, cron, payload, enabled, next_run_at, last_run_at',
+  columns: 'id, cron, payload, enabled, next_run_at, last_run_at, created_at, updated_at',
   from: 'function_schedules',
   where: 'function_id = $1',
   parameters: 1,
@@ -49,13 +51,13 @@ const LIST = pagedList<ScheduleRow>('schedule-list', LIST_CURSORS.schedules, {
 /** $1 id, $2 function. Locked, so that a fire does not move its next time meanwhile. */
 const LOCK = statement<ScheduleRow>(
   'schedule-to-change',
-  `select id, cron, payload, enabled, next_run_at, last_run_at from function_schedules
+  `select id, cron, payload, enabled, next_run_at, last_run_at, created_at, updated_at from function_schedules
     where id = $1 and function_id = $2 for no key update`,
 );
 /** $1 id, $2 cron, $3 payload, $4 enabled, $5 next time */
-const UPDATE = statement(
+const UPDATE = statement<Pick<ScheduleRow, 'updated_at'>>(
   'schedule-update',
-  'update function_schedules set cron = $2, payload = $3::json, enabled = $4, next_run_at = $5 where id = $1',
+  'update function_schedules set cron = $2, payload = $3::json, enabled = $4, next_run_at = $5 where id = $1 returning updated_at',
 );
 /** $1 id, $2 function */
 const DELETE = statement<{ id: string }>(
@@ -115,8 +117,9 @@ export function scheduleRoutes({ workload }: Planes, { database }: { database: D
         const hasNewTimes = cron !== row.cron || !row.enabled;
         const next = hasNewTimes ? firstRun(cron, new Date()) : row.next_run_at;
         changed.next_run_at = enabled ? next : null;
-        await queryAll(client, UPDATE, [id, cron, JSON.stringify(payload), enabled, changed.next_run_at]);
-        return toRecord(changed);
+        const values = [id, cron, JSON.stringify(payload), enabled, changed.next_run_at];
+        const written = await queryOne(client, UPDATE, values);
+        return toRecord({ ...changed, ...written });
       });
     },
   );
@@ -136,5 +139,7 @@ function toRecord(row: ScheduleRow): ScheduleRecord {
     ...row,
     next_run_at: row.next_run_at?.toISOString() ?? null,
     last_run_at: row.last_run_at?.toISOString() ?? null,
+    created_at: row.created_at.toISOString(),
+    updated_at: row.updated_at.toISOString(),
   };
 }

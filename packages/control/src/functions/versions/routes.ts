@@ -39,9 +39,12 @@ import { setPublic } from './public-endpoint.ts';
 
 /** $1 project */
 const LIST = newestFirst<
-  Pick<FunctionRow, 'id' | 'name' | 'current_version' | 'latest_version' | 'public' | 'created_at'>
+  Pick<
+    FunctionRow,
+    'id' | 'name' | 'current_version' | 'latest_version' | 'public' | 'created_at' | 'updated_at'
+  >
 >('function-list', {
-  columns: 'id, name, current_version, latest_version, public, created_at',
+  columns: 'id, name, current_version, latest_version, public, created_at, updated_at',
   from: 'functions',
   where: `project_id = $1 and not (${IS_DELETED('functions')})`,
   parameters: 1,
@@ -70,7 +73,7 @@ async function withVersions(
   on: Queryable,
   rows: readonly Pick<
     FunctionRow,
-    'id' | 'name' | 'current_version' | 'latest_version' | 'public' | 'created_at'
+    'id' | 'name' | 'current_version' | 'latest_version' | 'public' | 'created_at' | 'updated_at'
   >[],
 ): Promise<FunctionItem[]> {
   const found = await queryAll(on, LISTED_VERSIONS, [
@@ -78,25 +81,28 @@ async function withVersions(
     rows.map((row) => row.current_version ?? row.latest_version),
   ]);
   const versions = new Map(found.map((version) => [version.function_id, version]));
-  return rows.flatMap(({ id, name, current_version, latest_version, public: isPublic, created_at }) => {
-    const version = versions.get(id);
-    // It was deleted meanwhile.
-    if (version === undefined) return [];
-    const { image_ref, template_state, snapshot_kind } = version;
-    return [
-      {
-        id,
-        name,
-        current_version: current_version ?? latest_version,
-        latest_version,
-        image_ref,
-        template_state,
-        snapshot_kind,
-        public: isPublic,
-        created_at: created_at.toISOString(),
-      },
-    ];
-  });
+  return rows.flatMap(
+    ({ id, name, current_version, latest_version, public: isPublic, created_at, updated_at }) => {
+      const version = versions.get(id);
+      // It was deleted meanwhile.
+      if (version === undefined) return [];
+      const { image_ref, template_state, snapshot_kind } = version;
+      return [
+        {
+          id,
+          name,
+          current_version: current_version ?? latest_version,
+          latest_version,
+          image_ref,
+          template_state,
+          snapshot_kind,
+          public: isPublic,
+          created_at: created_at.toISOString(),
+          updated_at: updated_at.toISOString(),
+        },
+      ];
+    },
+  );
 }
 
 type FunctionRoutes = DeployContext & {
@@ -144,6 +150,7 @@ export function functionRoutes({ workload }: Planes, context: FunctionRoutes): v
         id: row.id,
         name: row.name,
         created_at: row.created_at.toISOString(),
+        updated_at: row.updated_at.toISOString(),
         current_version: toVersionRecord(current),
         latest_version: row.latest_version,
         public: row.public,

@@ -98,11 +98,12 @@ interface ImageRow {
   job_id: string;
   region: string | null;
   created_at: Date;
+  updated_at: Date;
   built_at: Date | null;
 }
 
 const COLUMNS =
-  'id, name, source, status, manifest_name, layer_count, bytes, docker, error, job_id, region, created_at, built_at';
+  'id, name, source, status, manifest_name, layer_count, bytes, docker, error, job_id, region, created_at, updated_at, built_at';
 /** Built-in images that the project has replaced are hidden. $1 project */
 const VISIBLE = `(project_id = $1 and ${IS_LISTED('i')}) or (project_id is null and not exists (
   select 1 from images mine where mine.project_id = $1 and mine.name = i.name))`;
@@ -201,6 +202,7 @@ function toRecord(row: ImageRow): ImageRecord {
     ...(row.source.type === 'builtin' ? {} : { job_id: row.job_id }),
     ...(row.region === null ? {} : { region: row.region }),
     created_at: row.created_at.toISOString(),
+    updated_at: row.updated_at.toISOString(),
     ...(row.built_at === null ? {} : { built_at: row.built_at.toISOString() }),
   };
 }
