@@ -8,15 +8,23 @@ export class CliError extends Error {
   readonly exitCode: number;
   /** HTTP status when a service refused. */
   readonly status: number | undefined;
+  /** What kind of refusal it is. */
+  readonly code: ReleapError['code'];
 
   constructor(
     message: string,
-    options: { exitCode?: number; status?: number | undefined; cause?: unknown } = {},
+    options: {
+      exitCode?: number;
+      status?: number | undefined;
+      code?: ReleapError['code'];
+      cause?: unknown;
+    } = {},
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.name = 'CliError';
     this.exitCode = options.exitCode ?? EXIT.failed;
     this.status = options.status;
+    this.code = options.code;
   }
 }
 
@@ -56,7 +64,7 @@ const HINTS: Readonly<Record<string, string>> = {
 export function toCliError(error: unknown): CliError | undefined {
   if (error instanceof CliError) return error;
   if (!(error instanceof ReleapError)) return undefined;
-  const { kind, status, resource = '', message } = error;
+  const { kind, status, code, resource = '', message } = error;
   if (kind === 'aborted') return interruptedError();
   // The last lines of a build's log are lines; what a service refuses with is one.
   const lines = kind === 'failed' ? message.split('\n') : [message];
@@ -71,6 +79,7 @@ export function toCliError(error: unknown): CliError | undefined {
             ? EXIT.notFound
             : EXIT.failed,
     status,
+    code,
     cause: error,
   });
 }

@@ -1,6 +1,6 @@
 /** One call of `rlp`, from the words of the command line to an exit code. Never throws, never ends the process. */
 import { CommanderError } from 'commander';
-import { toCliError } from './cli-error.ts';
+import { type CliError, toCliError } from './cli-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { createProgram } from './program.ts';
 import { paint, type Terminal } from './terminal.ts';
@@ -38,8 +38,8 @@ function explain(argv: readonly string[], terminal: Terminal, error: unknown, si
   const failure = describe(error, signal);
   const options = argv.slice(0, argv.includes('--') ? argv.indexOf('--') : argv.length);
   if (options.includes('--json')) {
-    const { message, exitCode, status } = failure;
-    terminal.stderr.write(`${JSON.stringify({ error: message, exit_code: exitCode, status })}\n`);
+    const { message, exitCode, status, code } = failure;
+    terminal.stderr.write(`${JSON.stringify({ error: message, exit_code: exitCode, status, code })}\n`);
   } else {
     terminal.stderr.write(`${paint(terminal, terminal.stderr, 'red', 'rlp:')} ${failure.message}\n`);
   }
@@ -53,7 +53,7 @@ function explain(argv: readonly string[], terminal: Terminal, error: unknown, si
 function describe(
   error: unknown,
   signal: AbortSignal,
-): { message: string; exitCode: number; status?: number | undefined } {
+): { message: string; exitCode: number; status?: number | undefined; code?: CliError['code'] } {
   if (error instanceof CommanderError) {
     const text = error.message.replace(/^error: /, '');
     const hint = error.code === 'commander.unknownOption' ? ' (the words of a command go after --)' : '';

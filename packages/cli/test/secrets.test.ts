@@ -117,7 +117,7 @@ describe('rlp secret', () => {
     const away = await project.rlp(['secret', 'set', 'A', '--json'], { input: 'x' });
     assert.equal(away.code, 1);
     const said = JSON.parse(away.stderr) as { error: string };
-    assert.deepEqual(said, { error: said.error, exit_code: 1, status: 503 });
+    assert.deepEqual(said, { error: said.error, exit_code: 1, status: 503, code: 'unavailable' });
     assert.match(said.error, /encrypt/);
   });
 });

@@ -55,7 +55,7 @@ describe('rlp snapshot create', () => {
     const taken = JSON.parse((await project.rlp(['snapshot', 'create', 'web', 'base', '--json'])).stderr) as {
       error: string;
     };
-    assert.deepEqual(taken, { error: taken.error, exit_code: 1, status: 409 });
+    assert.deepEqual(taken, { error: taken.error, exit_code: 1, status: 409, code: 'name_exists' });
     assert.match(taken.error, /"base"/);
     assert.equal((await project.rlp(['snapshot', 'create', 'nobody', 'x'])).code, 4);
     assert.equal((await project.rlp(['snapshot', 'create', 'web', ''])).code, 2);

@@ -78,6 +78,8 @@ async function perform(
 
 function isRetried(error: ReleapError, retry: RetryPolicy | undefined, attempt: number): boolean {
   if (retry === undefined || attempt >= retry.attempts || error.status === undefined) return false;
+  // Such as a limit that waiting does not raise.
+  if (error.retryable === false) return false;
   return (retry.statuses ?? RETRIED_STATUSES).includes(error.status);
 }
 

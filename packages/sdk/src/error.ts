@@ -1,4 +1,5 @@
 /** The error class of all failures, and what becomes one. */
+import type { ErrorCode } from '@releap/contract/wire';
 
 /**
  * Of a call: `refused`, the service answered with an error status; `unreachable`, no connection, or one that broke;
@@ -21,6 +22,10 @@ export type FailureKind =
 export interface FailureDetails {
   /** HTTP status; of a refused call, and 404 of a resource that is missing. */
   status?: number;
+  /** What kind of refusal it is, to switch on; a newer service may have codes that this version does not know. */
+  code?: string;
+  /** Whether the same request can succeed later; absent when the answer does not say it. */
+  retryable?: boolean;
   /** Seconds to wait before a retry, if the service sends them. */
   retryAfterSecs?: number;
   /** The request's id in the log of the service. */
@@ -35,6 +40,8 @@ export interface FailureDetails {
 export class ReleapError extends Error {
   readonly kind: FailureKind;
   readonly status: number | undefined;
+  readonly code: ErrorCode | (string & {}) | undefined;
+  readonly retryable: boolean | undefined;
   readonly retryAfterSecs: number | undefined;
   readonly requestId: string | undefined;
   readonly url: URL | undefined;
@@ -45,6 +52,8 @@ export class ReleapError extends Error {
     this.name = 'ReleapError';
     this.kind = kind;
     this.status = details.status;
+    this.code = details.code;
+    this.retryable = details.retryable;
     this.retryAfterSecs = details.retryAfterSecs;
     this.requestId = details.requestId;
     this.url = details.url;
@@ -52,9 +61,13 @@ export class ReleapError extends Error {
   }
 }
 
-/** Whether the service answered so, or what was looked for is missing (404). */
-export function hasStatus(error: unknown, status: number): error is ReleapError {
-  return error instanceof ReleapError && error.status === status;
+/**
+ * Whether the service answered so, or what was looked for is missing (404).
+ * @param code the kind of refusal. A service of an earlier version sends none: then the status decides
+ */
+export function hasStatus(error: unknown, status: number, code?: ErrorCode): error is ReleapError {
+  if (!(error instanceof ReleapError) || error.status !== status) return false;
+  return code === undefined || error.code === undefined || error.code === code;
 }
 
 /** Maps what `fetch` or a WebSocket throws. If the signal is aborted, the call was aborted, whatever failed first. */

@@ -17,8 +17,9 @@ export async function exposePort(
   try {
     return await api.createEndpoint({ params, body: { port, public: isPublic } });
   } catch (error) {
-    // Of the client's error class, which may not be `ReleapError`.
-    if ((error as { status?: unknown }).status !== 409) throw error;
+    // Of the client's error class, which may not be `ReleapError`. An earlier service has no codes.
+    const { status, code = 'already_exposed' } = error as { status?: unknown; code?: string };
+    if (status !== 409 || code !== 'already_exposed') throw error;
   }
   const { endpoints } = await api.listEndpoints({ params });
   const existing = endpoints.find((endpoint) => endpoint.port === port);

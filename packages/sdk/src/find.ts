@@ -50,7 +50,7 @@ export async function findSnapshot(service: Service, text: string): Promise<Snap
       return await service.api.getSnapshot({ params: { id: text } });
     } catch (error) {
       // A name may look like an id.
-      if (!hasStatus(error, 404)) throw error;
+      if (!hasStatus(error, 404, 'snapshot_not_found')) throw error;
     }
   for await (const snapshot of listSnapshots(service)) if (snapshot.name === text) return snapshot;
   throw missing('snapshot', text);

@@ -42,7 +42,7 @@ export async function followLog(signal: AbortSignal, { read, isEnded, write }: F
     } catch (error) {
       if (!(error instanceof ReleapError) || error.kind === 'aborted') throw error;
       // There is no log until a host has taken it up.
-      const early = hasStatus(error, 404) && !ended;
+      const early = hasStatus(error, 404, 'log_not_found') && !ended;
       if (!early && (error.status === 404 || ++failures > RETRIES)) throw error;
     }
     if (ended) return;

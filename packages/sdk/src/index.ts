@@ -47,4 +47,10 @@ export {
   type Polled,
   type WaitOptions,
 } from './wait.ts';
-export { operations, toolboxOperations, toolboxUrl } from '@releap/contract/wire';
+export {
+  ERROR_CODES,
+  type ErrorCode,
+  operations,
+  toolboxOperations,
+  toolboxUrl,
+} from '@releap/contract/wire';

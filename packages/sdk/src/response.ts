@@ -30,12 +30,15 @@ export async function refusal(response: Response, url: URL): Promise<ReleapError
   const text = await readText(response, ERROR_MAX_BYTES).catch(() => '');
   const retryAfterSecs = Number(headers.get('retry-after'));
   const requestId = headers.get('x-request-id');
+  const { code, retryable } = bodyOf(text);
   return new ReleapError(
     'refused',
     sentenceOf(text) ?? `${url.origin} answered ${status} to ${url.pathname}`,
     {
       status,
       url,
+      ...(typeof code === 'string' ? { code } : {}),
+      ...(typeof retryable === 'boolean' ? { retryable } : {}),
       ...(retryAfterSecs > 0 && Number.isFinite(retryAfterSecs) ? { retryAfterSecs } : {}),
       ...(requestId === null ? {} : { requestId }),
     },
@@ -44,11 +47,15 @@ export async function refusal(response: Response, url: URL): Promise<ReleapError
 
 /** The service's own words; undefined for a page of a proxy. */
 export function sentenceOf(text: string): string | undefined {
+  const { error } = bodyOf(text);
+  return typeof error === 'string' && error !== '' ? error : undefined;
+}
+
+function bodyOf(text: string): { error?: unknown; code?: unknown; retryable?: unknown } {
   try {
-    const body = JSON.parse(text) as { error?: unknown } | null;
-    if (typeof body?.error === 'string' && body.error !== '') return body.error;
+    return (JSON.parse(text) as object | null) ?? {};
   } catch {
     // No JSON.
+    return {};
   }
-  return undefined;
 }

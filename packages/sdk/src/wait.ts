@@ -90,7 +90,7 @@ export async function waitUntilDeleted(
   try {
     await waitForSandbox(service, id, { wait_exact: 'deleted' }, options, () => false);
   } catch (error) {
-    if (!hasStatus(error, 404)) throw error;
+    if (!hasStatus(error, 404, 'sandbox_not_found')) throw error;
   }
 }
 

@@ -158,6 +158,21 @@ test('a write is not repeated unless it says so, and no more often than it says'
   assert.equal(calls, 4);
 });
 
+test('a refusal has its code, and one that says that it is final is not repeated', async () => {
+  let calls = 0;
+  const body = '{"error":"no more","code":"limit_reached","retryable":false,"request_id":"r2"}';
+  const api = connect({
+    retryReads: { attempts: 3 },
+    fetch: () => {
+      calls++;
+      return Promise.resolve(new Response(body, { status: 429, headers: { 'retry-after': '0.001' } }));
+    },
+  });
+  const final = { status: 429, code: 'limit_reached', retryable: false, message: 'no more' };
+  await assert.rejects(api.listSandboxes(), final);
+  assert.equal(calls, 1);
+});
+
 test('a deadline, an abort, a dead address and a foreign page are told apart', async () => {
   const silent = createServer(() => undefined);
   await new Promise<void>((resolve) => silent.listen(0, '127.0.0.1', resolve));

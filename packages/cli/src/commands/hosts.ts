@@ -205,7 +205,7 @@ async function evictOne(context: Context, { api }: Operator, vm: string): Promis
   try {
     return await api.evictSandbox({ params: { id } }, { timeoutMs: CALL_MS });
   } catch (error) {
-    if (!hasStatus(error, 404)) throw error;
+    if (!hasStatus(error, 404, 'sandbox_not_found')) throw error;
     throw new CliError(`no host holds a sandbox ${id}`, { exitCode: EXIT.notFound, status: 404 });
   }
 }

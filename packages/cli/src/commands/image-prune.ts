@@ -68,7 +68,7 @@ async function remove(service: Service, { id }: ImageRecord): Promise<boolean> {
     await service.api.deleteImage({ params: { id_or_name: id } });
     return true;
   } catch (error) {
-    if (hasStatus(error, 404)) return false;
+    if (hasStatus(error, 404, 'image_not_found')) return false;
     throw error;
   }
 }

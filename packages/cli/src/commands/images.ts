@@ -77,7 +77,7 @@ export async function removeImages(
       await service.api.deleteImage({ params: { id_or_name: name } });
       return { status: 'deleted', printed: name };
     } catch (error) {
-      if (options.force && hasStatus(error, 404)) return { status: 'absent' };
+      if (options.force && hasStatus(error, 404, 'image_not_found')) return { status: 'absent' };
       throw error;
     }
   });

@@ -24,7 +24,7 @@ export async function rm(context: Context, vms: string[], options: RmOptions): P
       await waitUntilDeleted(service, id, { deadlineMs: WAIT_MS });
       return { vm_id: id, status: 'deleted', printed: id };
     } catch (error) {
-      if (options.force && hasStatus(error, 404)) return { status: 'absent' };
+      if (options.force && hasStatus(error, 404, 'sandbox_not_found')) return { status: 'absent' };
       throw error;
     }
   });

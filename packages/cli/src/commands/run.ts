@@ -222,5 +222,6 @@ export function noCommand(error: unknown): never {
   const failure = toCliError(error);
   if (failure === undefined || failure.exitCode === EXIT.usage || failure.exitCode === EXIT.interrupted)
     throw error;
-  throw new CliError(failure.message, { exitCode: EXIT.noCommand, cause: error, status: failure.status });
+  const { message, status, code } = failure;
+  throw new CliError(message, { exitCode: EXIT.noCommand, cause: error, status, code });
 }

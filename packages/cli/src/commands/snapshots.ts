@@ -98,7 +98,7 @@ export async function removeSnapshots(
       await service.api.deleteSnapshot({ params: { id } });
       return { id, status: 'deleted', printed: id };
     } catch (error) {
-      if (options.force && hasStatus(error, 404)) return { status: 'absent' };
+      if (options.force && hasStatus(error, 404, 'snapshot_not_found')) return { status: 'absent' };
       throw error;
     }
   });
