@@ -6,7 +6,16 @@ import { tablesWith } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
 import { keyPath, testKeys } from '@releap/testing/keys';
-import { create, silent, startWorld, until, waitFor, type Caller, type World } from '@releap/testing/world';
+import {
+  create,
+  silent,
+  startWorld,
+  until,
+  waitFor,
+  type Caller,
+  type World,
+  refusalOf,
+} from '@releap/testing/world';
 
 const file = keyPath();
 const keys = testKeys(file);
@@ -120,8 +129,15 @@ describe('registry credentials', () => {
     assert.equal((await call('GET', '/registries/a%00')).status, 400);
     const none = await call('GET', '/registries/nobody.example');
     assert.deepEqual(
-      [none.status, none.body],
-      [404, { error: 'no registry credential for "nobody.example"' }],
+      [none.status, refusalOf(none)],
+      [
+        404,
+        {
+          error: 'no registry credential for "nobody.example"',
+          code: 'registry_not_found',
+          retryable: false,
+        },
+      ],
     );
   });
 
