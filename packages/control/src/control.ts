@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { COMPAT_PREFIX } from '@releap/contract';
+import { COMPAT_PREFIX, newUuid } from '@releap/contract';
 import { prepareDatabase } from '@releap/database';
 import { answerCompatError, answerUnlisted } from './edge/compat/errors.ts';
 import { audited } from './tenancy/operator/audit.ts';
@@ -15,7 +15,7 @@ import { createModules, type CreateModule } from './modules.ts';
 import type { ServiceOptions } from './options.ts';
 import { setDefaultQuotas } from './tenancy/quotas/quotas.ts';
 import { ensureRegion } from './fleet/regions/regions.ts';
-import { createLeases } from './platform/work/leases.ts';
+import { createLeases, LEASE_MS, LEASES_RELEASED } from './platform/work/leases.ts';
 import { createTaskRunner } from './platform/work/task-runner.ts';
 
 export interface ControlOptions extends ServiceOptions {
@@ -100,9 +100,15 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const url = await api.listen(options.listen);
   const internalUrl = await internal.listen(options.internalListen ?? { host: '127.0.0.1', port: 0 });
 
+  const leases = createLeases(context.heartbeats.pool, serverId, LEASE_MS, () =>
+    context.cluster.publish([[newUuid(), null, 0, LEASES_RELEASED]]),
+  );
+  context.events.on('changed-elsewhere', (changed) => {
+    if (changed.some(([, , , kind]) => kind === LEASES_RELEASED)) leases.lookAgain();
+  });
   const tasks = createTaskRunner({
     tasks: modules.flatMap((module) => module.tasks ?? []),
-    leases: createLeases(context.heartbeats.pool, serverId),
+    leases,
     log,
     onRun: taskMetrics(metrics),
   });

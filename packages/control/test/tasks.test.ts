@@ -181,6 +181,34 @@ describe('a leased task', () => {
     await Promise.all([first.tasks.close(), second.tasks.close()]);
   });
 
+  it('is asked for rarely by servers that do not hold the lease, and again when it ends or another server says so', async () => {
+    const long = 3_600_000;
+    let asked = 0;
+    const counted = {
+      query: (...of: Parameters<typeof database.pool.query>) => {
+        asked += 1;
+        return database.pool.query(...of);
+      },
+    } as unknown as typeof database.pool;
+    let told = 0;
+    const first = createLeases(database.pool, randomUUID(), long, () => (told += 1));
+    const second = createLeases(counted, randomUUID(), long);
+    assert.equal(await first.hold('rare'), true);
+    for (let look = 0; look < 5; look += 1) assert.equal(await second.hold('rare'), false);
+    assert.equal(asked, 1);
+    assert.equal(await second.hold('rare', true), false);
+    assert.equal(asked, 2, 'who waits for a run looks at once');
+    await first.releaseAll();
+    assert.equal(told, 1);
+    assert.equal(await second.hold('rare'), false);
+    second.lookAgain();
+    assert.equal(await second.hold('rare'), true);
+    const dying = createLeases(database.pool, randomUUID(), 300);
+    assert.equal(await dying.hold('short'), true);
+    await until(() => second.hold('short'));
+    await second.releaseAll();
+  });
+
   it('counts as failed while the database cannot be asked for the lease', async () => {
     const task = counting('no-database', { leased: true });
     const outcomes: string[] = [];

@@ -4,6 +4,7 @@
  */
 import type { Logger } from 'pino';
 import type { Leases } from './leases.ts';
+import { settledWithin } from './settled-within.ts';
 import {
   TASK_TIMEOUT_MS,
   type PeriodicTask,
@@ -24,7 +25,7 @@ export interface TaskRunner {
 
 export interface TaskRunnerOptions {
   tasks: readonly PeriodicTask[];
-  leases: Leases;
+  leases: Omit<Leases, 'lookAgain'>;
   log: Logger;
   /** Called after each run; for metrics. */
   onRun?: (run: TaskRun) => void;
@@ -66,7 +67,7 @@ export function createTaskRunner({ tasks, leases, log, onRun }: TaskRunnerOption
 class TaskTimer {
   readonly stats: TaskStats;
   readonly #task: PeriodicTask;
-  readonly #leases: Leases;
+  readonly #leases: TaskRunnerOptions['leases'];
   readonly #log: Logger;
   readonly #onRun: (run: TaskRun) => void;
   readonly #stop = new AbortController();
@@ -76,7 +77,12 @@ class TaskTimer {
   /** The task's own promise, which may outlast its time limit. */
   #work: Promise<void> | undefined;
 
-  constructor(task: PeriodicTask, leases: Leases, log: Logger, onRun: (run: TaskRun) => void) {
+  constructor(
+    task: PeriodicTask,
+    leases: TaskRunnerOptions['leases'],
+    log: Logger,
+    onRun: (run: TaskRun) => void,
+  ) {
     this.#task = task;
     this.#leases = leases;
     this.#log = log;
@@ -99,18 +105,14 @@ class TaskTimer {
   /** A run that starts after this call: one in progress may have read older data. */
   async runOnce(): Promise<void> {
     await this.#running;
-    await this.#run();
+    await this.#run(true);
   }
 
   async close(): Promise<void> {
     clearTimeout(this.#timer);
     this.#stop.abort();
-    let timer: NodeJS.Timeout | undefined;
-    await Promise.race([
-      Promise.all([this.#running, this.#work]),
-      new Promise((resolve) => (timer = setTimeout(resolve, CLOSE_MS))),
-    ]);
-    clearTimeout(timer);
+    const running = [this.#running, this.#work].filter((one) => one !== undefined);
+    await settledWithin(running, CLOSE_MS);
   }
 
   #schedule(ms: number): void {
@@ -124,11 +126,12 @@ class TaskTimer {
     }, ms);
   }
 
-  #run(): Promise<void> {
-    return (this.#running ??= this.#perform().finally(() => (this.#running = undefined)));
+  /** @param isAsked the run was requested, not due: it also asks for a lease that was refused a moment ago */
+  #run(isAsked = false): Promise<void> {
+    return (this.#running ??= this.#perform(isAsked).finally(() => (this.#running = undefined)));
   }
 
-  async #perform(): Promise<void> {
+  async #perform(isAsked: boolean): Promise<void> {
     if (this.#stop.signal.aborted) return;
     const { name, leased } = this.#task;
     if (this.#work !== undefined) {
@@ -137,7 +140,7 @@ class TaskTimer {
     }
     const start = performance.now();
     try {
-      if (leased && !(await this.#leases.hold(name))) {
+      if (leased && !(await this.#leases.hold(name, isAsked))) {
         this.#finish('not-leader', 0);
         return;
       }
