@@ -39,7 +39,7 @@ export function teardownModule(context: TeardownModuleOptions, steps: readonly T
       {
         name: 'teardown',
         everyMs: limits.sweepMs,
-        leased: false,
+        leased: true,
         timeoutMs: 600_000,
         run: () => teardown.sweep(),
       },

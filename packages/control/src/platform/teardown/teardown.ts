@@ -2,14 +2,11 @@
  * Removes the contents of deleted projects in the background, step by step. The project's row records the remaining work,
  * so any server continues after a crash.
  */
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, type Database } from '@releap/database';
 import type { Logger } from 'pino';
+import { createWorkLoop, type WorkLoop } from '../work/work-loop.ts';
+import { WorkTable } from '../work/work-table.ts';
 import { inOrder, type TeardownStep } from './step.ts';
-
-const FINISH = statement(
-  'teardown-finish',
-  'update projects set teardown_after = null, torn_down_at = now() where id = $1 and teardown_after is not null',
-);
 
 /**
  * A request that was authorized before the deletion may write rows after it. Requests are received within a minute, and
@@ -22,28 +19,29 @@ const RETRY_MAX_MS = 30_000;
 /** Projects at a time. */
 const LANES = 4;
 
-/** A due project; other servers and lanes skip it until the lease ends. $1 lease in milliseconds */
-const CLAIM = statement<{ id: string; age_ms: number }>(
-  'teardown-claim',
-  `update projects p set teardown_after = now() + $1 * interval '1 millisecond'
-     from (select id from projects where teardown_after <= now() order by teardown_after limit 1
-              for no key update skip locked) due
-    where p.id = due.id
-   returning p.id, (extract(epoch from now() - p.deleted_at) * 1000)::double precision as age_ms`,
-);
-/** Also renews the lease. $2 milliseconds until it is due */
-const AGAIN = statement(
-  'teardown-again',
-  `update projects set teardown_after = now() + $2 * interval '1 millisecond' where id = $1 and teardown_after is not null`,
-);
-
-export interface Teardown {
-  /** Continues with due projects. */
-  sweep(): Promise<void>;
-  /** Continues soon, after a deletion. */
-  kick(): void;
-  close(): Promise<void>;
+/** One attempt to remove what is left of a project. */
+interface Pass {
+  id: string;
+  teardown_attempt: number;
 }
+
+const PROJECTS = new WorkTable<Pass>({
+  name: 'project-teardown',
+  table: 'projects',
+  key: { id: 'uuid' },
+  fence: { teardown_attempt: 'integer' },
+  attempt: 'teardown_attempt',
+  deadline: 'teardown_after',
+  claimed: 'w.teardown_after is not null',
+  queue: { due: 'w.teardown_after <= now()', order: 'w.teardown_after', organization: 'w.org_id' },
+});
+
+/** $1 lease in milliseconds */
+const CLAIM = PROJECTS.claiming<Pass & { age_ms: number }>('claim', {
+  pick: PROJECTS.turns('1'),
+  returning: `w.id, w.teardown_attempt, (extract(epoch from now() - w.deleted_at) * 1000)::double precision as age_ms`,
+});
+const FINISH = PROJECTS.changing('finish', { set: 'teardown_after = null, torn_down_at = now()' });
 
 export interface TeardownOptions {
   database: Database;
@@ -52,17 +50,19 @@ export interface TeardownOptions {
   log: Logger;
 }
 
-export function createTeardown(options: TeardownOptions): Teardown {
+/** `kick` it after a deletion. */
+export function createTeardown(options: TeardownOptions): WorkLoop {
   const { database, log } = options;
   const steps = inOrder(options.steps);
   const graceMs = options.graceMs ?? TEARDOWN_GRACE_MS;
-  let running: Promise<void> | undefined;
-  let again = false;
-  const closed = new AbortController();
 
-  async function tearDown(projectId: string, ageMs: number): Promise<void> {
-    const repeatIn = (waitMs: number): Promise<unknown> =>
-      queryAll(database.pool, AGAIN, [projectId, waitMs]);
+  async function tearDown(claim: Pass, ageMs: number): Promise<void> {
+    const { id: projectId } = claim;
+    /** @throws when another server has taken it over */
+    const repeatIn = async (waitMs: number): Promise<void> => {
+      const renewed = await PROJECTS.renew(database.pool, [claim], waitMs);
+      if (renewed.size === 0) throw new Error('another server has taken it over');
+    };
     let left: string | undefined;
     let isMore = false;
     let hasFailed = false;
@@ -88,7 +88,7 @@ export function createTeardown(options: TeardownOptions): Teardown {
     }
     if (left !== undefined) log.debug({ project: projectId, left }, 'a deleted project is not empty yet');
     if (left === undefined && !isMore && !hasFailed && ageMs >= graceMs) {
-      await queryAll(database.pool, FINISH, [projectId]);
+      await queryAll(database.pool, FINISH, PROJECTS.values([claim]));
       log.info({ project: projectId }, 'a deleted project is empty');
       return;
     }
@@ -97,38 +97,16 @@ export function createTeardown(options: TeardownOptions): Teardown {
     await repeatIn(isMore ? (hasFailed ? RETRY_FIRST_MS : 0) : wait);
   }
 
-  /** Claims due projects one by one, until none is. */
-  async function lane(): Promise<void> {
-    while (!closed.signal.aborted) {
+  return createWorkLoop({
+    lanes: LANES,
+    async step() {
       const due = await queryOne(database.pool, CLAIM, [LEASE_MS]);
-      if (due === undefined) return;
-      await tearDown(due.id, due.age_ms).catch((error: unknown) =>
+      if (due === undefined) return false;
+      await tearDown(due, due.age_ms).catch((error: unknown) =>
         log.error({ err: error, project: due.id }, 'a deleted project could not be torn down; retrying'),
       );
-    }
-  }
-
-  async function pass(): Promise<void> {
-    do {
-      again = false;
-      await Promise.all(Array.from({ length: LANES }, lane));
-    } while (again && !closed.signal.aborted);
-  }
-
-  const sweep = async (): Promise<void> => {
-    if (closed.signal.aborted) return;
-    again = true;
-    running ??= pass().finally(() => (running = undefined));
-    await running;
-  };
-  return {
-    sweep,
-    kick() {
-      sweep().catch((error: unknown) => log.warn({ err: error }, 'a teardown is delayed'));
+      return true;
     },
-    async close() {
-      closed.abort();
-      await running?.catch(() => undefined);
-    },
-  };
+    onError: (error) => log.warn({ err: error }, 'a teardown is delayed'),
+  });
 }
