@@ -20,6 +20,8 @@ import {
 } from '@releap/contract';
 import { isDatabaseUnavailable, queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
+import { SKIP_LOCKED } from '../work/work-table.ts';
+import { KEYS, type Attempt } from './attempts.ts';
 import { newSalt, seeded, type IdGenerator } from './id-generator.ts';
 import { createReleaseLater } from './release-later.ts';
 import { createSealing } from './sealing.ts';
@@ -82,26 +84,13 @@ const READ = statement<Row>(
      from idempotency_keys where id = $1`,
 );
 
-const TAKE_OVER = statement<{ attempt: number }>(
-  'idempotency-take-over',
-  `update idempotency_keys set attempt = attempt + 1, lease_until = now() + $3 * interval '1 millisecond'
-    where id = $1 and attempt = $2 and sealed is null and lease_until <= now() returning attempt`,
-);
-
-const FINISH = statement(
-  'idempotency-finish',
-  `update idempotency_keys set sealed = $3, lease_until = null where id = $1 and attempt = $2 and sealed is null`,
-);
-
-const FORGET = statement(
-  'idempotency-forget',
-  `delete from idempotency_keys where id = $1 and attempt = $2 and sealed is null`,
-);
-
-const GIVE_UP = statement(
-  'idempotency-give-up',
-  `update idempotency_keys set lease_until = now() where id = $1 and attempt = $2 and sealed is null`,
-);
+/** $1 lease in milliseconds, $2 id, $3 the attempt before */
+const TAKE_OVER = KEYS.claiming<Attempt>('take-over', {
+  pick: `select w.id from idempotency_keys w where w.id = $2 and w.attempt = $3 and ${KEYS.expired('w')} ${SKIP_LOCKED}`,
+});
+/** $1 to $3 attempt, $4 response */
+const FINISH = KEYS.changing('finish', { set: `sealed = ${KEYS.next}, lease_until = null` });
+const FORGET = KEYS.changing('forget', {});
 
 /** $1 most rows */
 const EXPIRED = statement<{ n: number }>(
@@ -137,7 +126,7 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         const salt = newSalt();
         const begin = [id, requestHash, salt, leaseMs, IDEMPOTENCY_TTL_MS];
         const begun = await take(1, salt, queryOne(database.pool, BEGIN, begin));
-        if (begun !== undefined) return await perform(1, salt);
+        if (begun !== undefined) return await perform({ id, attempt: 1, salt });
         const row = await queryOne(database.pool, READ, [id]);
         // Absent: it was refused or has just expired.
         if (row !== undefined && !row.request_hash.equals(requestHash)) {
@@ -148,9 +137,9 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         }
         if (row !== undefined && row.sealed !== null) return replay(row.sealed, row.salt);
         if (row !== undefined && !row.working) {
-          const taking = queryOne(database.pool, TAKE_OVER, [id, row.attempt, leaseMs]);
+          const taking = queryOne(database.pool, TAKE_OVER, [leaseMs, id, row.attempt]);
           const taken = await take(row.attempt + 1, row.salt, taking);
-          if (taken !== undefined) return await perform(taken.attempt, row.salt);
+          if (taken !== undefined) return await perform(taken);
         }
         if (performance.now() >= until) {
           throw conflict(
@@ -182,29 +171,34 @@ export function createIdempotency(options: IdempotencyOptions): Idempotency {
         return { answer: JSON.parse(text) as unknown, replayed: true };
       }
 
-      async function perform(attempt: number, salt: Buffer): Promise<{ answer: unknown; replayed: boolean }> {
+      async function perform(claim: Attempt): Promise<{ answer: unknown; replayed: boolean }> {
+        const { attempt, salt } = claim;
         let answer: unknown;
         try {
           answer = await work(seeded(sealing.seed(key, salt), attempt > 1));
         } catch (error) {
           // A refusal has written nothing, so the key is free again. Any other failure may have.
           const refused = error instanceof ApiError && error.cause === undefined && error.status !== 500;
-          await queryAll(database.pool, refused && attempt === 1 ? FORGET : GIVE_UP, [id, attempt]).catch(
-            (cause: unknown) => postpone(cause, 'an Idempotency-Key could not be released'),
+          const released =
+            refused && attempt === 1
+              ? queryAll(database.pool, FORGET, KEYS.values([claim]))
+              : KEYS.renew(database.pool, [claim], 0);
+          await released.catch((cause: unknown) =>
+            postpone(cause, 'an Idempotency-Key could not be released'),
           );
           throw error;
         }
         const text = JSON.stringify(answer) ?? '';
         const sealed = sealing.seal(key, salt, text.length > ANSWER_CHARS ? '' : text);
         // If this write fails, the next attempt finds the created rows by their ids.
-        await queryAll(database.pool, FINISH, [id, attempt, sealed]).catch((cause: unknown) =>
+        await queryAll(database.pool, FINISH, [...KEYS.values([claim]), sealed]).catch((cause: unknown) =>
           postpone(cause, 'the response to an Idempotency-Key could not be recorded'),
         );
         return { answer, replayed: false };
 
         function postpone(cause: unknown, what: string): void {
           log.warn({ err: cause }, `${what}: the same request may get 409 until the lease ends`);
-          releaseLater({ id, attempt, salt });
+          releaseLater(claim);
         }
       }
     },
