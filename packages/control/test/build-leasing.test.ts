@@ -52,7 +52,7 @@ it('a sweep runs as many statements for fifty runners as for one, while nothing 
   });
   await queue.sweep();
   await queue.idle();
-  assert.deepEqual(counted.statements, ['build-overdue', 'builds-waiting']);
+  assert.deepEqual(counted.statements, ['builds-overdue', 'builds-waiting']);
   counted.statements.length = 0;
   await ensureBuiltinImages(
     database.pool,
@@ -60,7 +60,7 @@ it('a sweep runs as many statements for fifty runners as for one, while nothing 
   );
   await queue.sweep();
   await queue.idle();
-  assert.deepEqual(counted.statements, ['build-overdue', 'builds-waiting', 'builds-busy', 'builds-lease']);
+  assert.deepEqual(counted.statements, ['builds-overdue', 'builds-waiting', 'builds-busy', 'builds-lease']);
   assert.equal(leased.length, 20);
   assert.equal(new Set(leased).size, 20, 'each on the runner with the fewest');
   await queue.close();

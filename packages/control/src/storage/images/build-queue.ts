@@ -5,7 +5,17 @@ import type { Logger } from 'pino';
 import type { PullCredentials } from '../registries/pull-credentials.ts';
 import type { ReconciledKind } from '../../platform/reconciled-kind.ts';
 import type { ChangedResource } from '../../fleet/runners/registry.ts';
-import { BUSY, EXTEND, LEASE, OVERDUE, RETRY_BUILTINS, UNBUILDABLE, WAITING } from './build-statements.ts';
+import {
+  BUILDS,
+  BUSY,
+  LEASE,
+  OVERDUE,
+  RETRY_BUILTINS,
+  UNBUILDABLE,
+  WAITING,
+  type BuildAttempt,
+} from './build-statements.ts';
+import { createWorkLoop } from '../../platform/work/work-loop.ts';
 import { createBuildKind } from './reconciled-kind.ts';
 
 export interface BuildQueue {
@@ -65,27 +75,31 @@ const LEASE_BATCH = 200;
 
 export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
   const { database, credentials, limits, log, builders, onChanged } = options;
-  let running: Promise<void> | undefined;
-  let again = false;
   /** A Dockerfile waits that no runner connected here can build. */
   let isOneUnbuildable = false;
-  const stop = new AbortController();
-  /** Builds in progress on runners that are connected here, with their runner. */
-  const outstanding = new Map<string, string>();
+  /** Builds in progress on runners that are connected here, by job. */
+  const outstanding = new Map<string, BuildAttempt>();
+  const loop = createWorkLoop({
+    async step() {
+      await extendOrCancel();
+      return await lease();
+    },
+    onError: (error) => log.error({ err: error }, 'builds could not be leased'),
+  });
 
   const kind = createBuildKind({
     database,
     credentials,
-    onAssigned: (jobId, runnerId) => outstanding.set(jobId, runnerId),
+    onAssigned: ({ id, attempts, runner_id }) => outstanding.set(id, { id, attempts, runner_id }),
     onEnded(jobId, runnerId) {
       // A report of another runner must not hide the build from its cancellation.
-      if (outstanding.get(jobId) === runnerId) outstanding.delete(jobId);
-      kick();
+      if (outstanding.get(jobId)?.runner_id === runnerId) outstanding.delete(jobId);
+      loop.kick();
     },
     log,
   });
 
-  /** At most two statements while no build waits, for any number of runners. */
+  /** At most two statements while no build waits, for any number of runners. @returns whether more may wait */
   async function lease(): Promise<boolean> {
     const ready = builders().filter((one) => one.ready && one.kinds.has('build'));
     if (ready.length === 0) return false;
@@ -122,10 +136,10 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     }
     if (given.length === 0) return false;
     const leased = await queryAll(database.pool, LEASE, [
+      limits.buildLeaseMs,
       limits.buildAttempts,
       given.map(({ job }) => job),
       given.map(({ runner }) => runner),
-      limits.buildLeaseMs,
     ]);
     // A runner that disconnected meanwhile does not get it: its lease expires, and another runner gets it.
     onChanged(
@@ -144,48 +158,24 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
     if (outstanding.size === 0) return;
     const connected = new Set(builders().map(({ runnerId }) => runnerId));
     // A disconnected runner learns it from the sync of its next connection, which leaves the build out.
-    for (const [jobId, runnerId] of outstanding) if (!connected.has(runnerId)) outstanding.delete(jobId);
-    if (outstanding.size === 0) return;
-    const before = [...outstanding];
-    const leased = await queryAll(database.pool, EXTEND, [
-      [...new Set(before.map(([, runnerId]) => runnerId))],
-      limits.buildLeaseMs,
-    ]);
-    const stillLeased = new Set(leased.map(({ id, runner_id }) => `${id} ${runner_id}`));
+    for (const [jobId, build] of outstanding) if (!connected.has(build.runner_id)) outstanding.delete(jobId);
+    const before = [...outstanding.values()];
+    const leased = await BUILDS.renew(database.pool, before, limits.buildLeaseMs);
     const ended = before.filter(
-      ([jobId, runnerId]) => !stillLeased.has(`${jobId} ${runnerId}`) && outstanding.get(jobId) === runnerId,
+      (build) => !leased.has(BUILDS.keyOf(build)) && outstanding.get(build.id) === build,
     );
-    for (const [jobId, runnerId] of ended) {
-      outstanding.delete(jobId);
-      log.info({ job: jobId, runner: runnerId }, 'cancelling a build');
+    for (const { id, runner_id } of ended) {
+      outstanding.delete(id);
+      log.info({ job: id, runner: runner_id }, 'cancelling a build');
     }
-    onChanged(ended.map(([id, runner_id]) => ({ id, runner_id, assigned_to_runner: true })));
-  }
-
-  async function pass(): Promise<void> {
-    do {
-      again = false;
-      await extendOrCancel();
-      while (!stop.signal.aborted && (await lease()));
-    } while (again && !stop.signal.aborted);
-  }
-
-  function kick(): void {
-    if (stop.signal.aborted) return;
-    again = true;
-    running ??= pass()
-      .catch((error: unknown) => log.error({ err: error }, 'builds could not be leased'))
-      .finally(() => {
-        running = undefined;
-        if (again) kick();
-      });
+    onChanged(ended.map(({ id, runner_id }) => ({ id, runner_id, assigned_to_runner: true })));
   }
 
   return {
     kind,
-    kick,
+    kick: loop.kick,
     async retryBuiltins() {
-      if ((await queryAll(database.pool, RETRY_BUILTINS)).length > 0) kick();
+      if ((await queryAll(database.pool, RETRY_BUILTINS)).length > 0) loop.kick();
     },
     async sweep() {
       const ended = await queryAll(database.pool, OVERDUE, [limits.buildAttempts, limits.buildDeadlineMs]);
@@ -196,14 +186,9 @@ export function createBuildQueue(options: BuildQueueOptions): BuildQueue {
         );
       }
       for (const { id, error } of ended) log.warn({ job: id, reason: error }, 'a build has failed');
-      kick();
+      loop.kick();
     },
-    async idle() {
-      await running;
-    },
-    async close() {
-      stop.abort();
-      await running;
-    },
+    idle: loop.idle,
+    close: loop.close,
   };
 }

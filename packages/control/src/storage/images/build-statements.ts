@@ -1,6 +1,7 @@
 /** The SQL of image builds: rows of `jobs` that are leased to a runner. */
 import type { RootSource } from '@releap/contract';
 import { statement } from '@releap/database';
+import { SKIP_LOCKED, WorkTable } from '../../platform/work/work-table.ts';
 
 export interface BuildRow {
   id: string;
@@ -13,9 +14,28 @@ export interface BuildRow {
 }
 
 const COLUMNS = 'id, attempts, status, runner_id, image_id, project_id, payload';
+
+/** One attempt to build: the runner that has it, too, is part of the fence, since what it reports names an attempt. */
+export interface BuildAttempt {
+  id: string;
+  attempts: number;
+  runner_id: string;
+}
+
+/** An expired build is leased to another runner as it is. */
+export const BUILDS = new WorkTable<BuildAttempt>({
+  name: 'builds',
+  table: 'jobs',
+  key: { id: 'uuid' },
+  fence: { attempts: 'integer', runner_id: 'uuid' },
+  attempt: 'attempts',
+  claimed: `w.kind = 'build' and w.status = 'running'`,
+});
 /** $1 attempts. Also a partial index's condition: `jobs_queue`. */
-const LEASABLE = `j.kind = 'build' and j.run_after <= now() and j.attempts < $1
-  and (j.status = 'queued' or (j.status = 'running' and j.lease_until < now()))`;
+const leasable = (
+  attempts: string,
+): string => `w.kind = 'build' and w.run_after <= now() and w.attempts < ${attempts}
+  and (w.status = 'queued' or (w.status = 'running' and w.lease_until <= now()))`;
 
 /**
  * What may be leased. Organizations take turns, and in each its projects: the first builds of all of them come before the second of
@@ -36,15 +56,15 @@ export const WAITING = statement<{
   'builds-waiting',
   `with busy as (
      select j.project_id, p.org_id, count(*) as builds from jobs j left join projects p on p.id = j.project_id
-      where j.kind = 'build' and j.status = 'running' and j.lease_until >= now() group by j.project_id, p.org_id
+      where ${BUILDS.leased('j')} group by j.project_id, p.org_id
    ), busy_orgs as (
      select org_id, sum(builds)::integer as builds from busy where org_id is not null group by org_id
    ), waiting as (
-     select j.id, j.project_id, p.org_id, j.image_id, i.region, j.run_after, j.payload -> 'root' ->> 'type' = 'dockerfile' as dockerfile,
-            coalesce((j.payload ->> 'docker')::boolean, false) as docker, coalesce(b.builds, 0) + row_number() over (partition by j.project_id order by j.run_after, j.id) as turn
-       from jobs j left join images i on i.id = j.image_id left join projects p on p.id = j.project_id
-       left join busy b on b.project_id is not distinct from j.project_id
-      where j.status in ('queued', 'running') and ${LEASABLE} and (i.region is null or i.region = any($2::text[]))
+     select w.id, w.project_id, p.org_id, w.image_id, i.region, w.run_after, w.payload -> 'root' ->> 'type' = 'dockerfile' as dockerfile,
+            coalesce((w.payload ->> 'docker')::boolean, false) as docker, coalesce(b.builds, 0) + row_number() over (partition by w.project_id order by w.run_after, w.id) as turn
+       from jobs w left join images i on i.id = w.image_id left join projects p on p.id = w.project_id
+       left join busy b on b.project_id is not distinct from w.project_id
+      where w.status in ('queued', 'running') and ${leasable('$1')} and (i.region is null or i.region = any($2::text[]))
    ), turns as (
      select w.*, coalesce(o.builds, 0) as org_builds,
             coalesce(o.builds, 0) + row_number() over (partition by w.org_id order by w.turn, w.run_after, w.id) as org_turn
@@ -63,20 +83,16 @@ export const WAITING = statement<{
 /** Builds under way of these runners. $1 runners */
 export const BUSY = statement<{ runner_id: string; builds: number }>(
   'builds-busy',
-  `select runner_id, count(*)::integer as builds from jobs
-    where kind = 'build' and status = 'running' and lease_until >= now() and runner_id = any($1::uuid[])
-    group by runner_id`,
+  `select runner_id, count(*)::integer as builds from jobs w
+    where ${BUILDS.leased('w')} and runner_id = any($1::uuid[]) group by runner_id`,
 );
 
-/** Leases each to its runner, unless another server has. $1 attempts, $2 jobs, $3 runners, $4 milliseconds */
-export const LEASE = statement<Pick<BuildRow, 'id' | 'runner_id' | 'attempts'>>(
-  'builds-lease',
-  `update jobs j set status = 'running', attempts = attempts + 1, runner_id = t.runner_id, updated_at = now(),
-          lease_until = now() + $4 * interval '1 millisecond'
-     from unnest($2::uuid[], $3::uuid[]) as t(id, runner_id)
-    where j.id = t.id and ${LEASABLE}
-   returning j.id, j.runner_id, j.attempts`,
-);
+/** Leases each to its runner, unless another server has. $1 milliseconds, $2 attempts, $3 jobs, $4 runners */
+export const LEASE = BUILDS.claiming<BuildAttempt>('lease', {
+  pick: `select w.id, t.runner_id from jobs w join unnest($3::uuid[], $4::uuid[]) as t(id, runner_id) on t.id = w.id
+      where ${leasable('$2')} ${SKIP_LOCKED}`,
+  set: `status = 'running', runner_id = p.runner_id, updated_at = now()`,
+});
 
 /** $1 runner, $2 id, $3 rows */
 export const PAGE = statement<BuildRow>(
@@ -100,83 +116,74 @@ export const GENERATIONS = statement<{ id: string; runner_id: string; generation
 
 /**
  * The job ends, and its image with it unless a newer build has replaced this one. After a failure the image keeps what it
- * was built to before. $1 job, $2 attempt, $3 runner, $4 error, $5 manifest, $6 layers, $7 bytes, $8 end of the log
+ * was built to before. $1 to $3 attempt, $4 error, $5 manifest, $6 layers, $7 bytes, $8 end of the log
  */
-export const FINISH = statement<{ id: string }>(
-  'build-finish',
-  `with ended as (
-     update jobs set status = case when $4::text is null then 'done' else 'failed' end, error = $4,
-            finished_at = now(), updated_at = now(), lease_until = null, log_tail = $8
-      where id = $1 and attempts = $2 and runner_id = $3 and status = 'running' returning id, image_id
-   ), built as (
+export const FINISH = BUILDS.changing<{ id: string }>('finish', {
+  set: `status = case when $4::text is null then 'done' else 'failed' end, error = $4,
+            finished_at = now(), updated_at = now(), lease_until = null, log_tail = $8`,
+  returning: 'w.id, w.image_id',
+  rest: `, built as (
      update images i set status = case when $4::text is null then 'ready' else 'failed' end, error = $4, updated_at = now(),
             manifest_name = case when $4::text is null then $5 else i.manifest_name end,
             layer_count = case when $4::text is null then $6 else i.layer_count end,
             bytes = case when $4::text is null then $7 else i.bytes end,
             built_at = case when $4::text is null then now() else i.built_at end,
             previous_root = case when $4::text is null then null else i.previous_root end
-       from ended e where i.id = e.image_id and i.job_id = e.id returning i.id
+       from changed e where i.id = e.image_id and i.job_id = e.id returning i.id
    )
-   select id from ended`,
-);
-
-/** Extends the leases of these runners, also one that has just expired. $1 runners, $2 milliseconds */
-export const EXTEND = statement<{ id: string; runner_id: string }>(
-  'builds-extend',
-  `update jobs set lease_until = now() + $2 * interval '1 millisecond'
-    where kind = 'build' and status = 'running' and runner_id = any($1::uuid[]) returning id, runner_id`,
-);
+   select id from changed`,
+});
 
 /** Ends the leases of this runner, so that another can take over at once. $1 runner */
-export const TAKE_BACK = statement<{ id: string }>(
-  'builds-take-back',
-  `update jobs set lease_until = now() - interval '1 millisecond', updated_at = now()
-    where kind = 'build' and status = 'running' and runner_id = $1 and lease_until >= now() returning id`,
-);
+export const TAKE_BACK = BUILDS.sweeping<{ id: string }>('take-back', {
+  pick: `select w.id from jobs w where ${BUILDS.leased('w')} and w.runner_id = $1 order by w.id for update of w`,
+  set: 'lease_until = now(), updated_at = now()',
+});
 
-/** Fails builds that are out of attempts or too old. $1 attempts, $2 milliseconds */
-export const OVERDUE = statement<{ id: string; error: string }>(
-  'build-overdue',
-  `with ended as (
-     update jobs set status = 'failed', finished_at = now(), updated_at = now(), lease_until = null,
-            error = case when created_at < now() - $2 * interval '1 millisecond'
-                           then 'the build took longer than ' || ($2 / 60000) || ' minutes, including the wait for a host'
-                         else 'the host that built it was lost ' || attempts || ' times' end
-      where kind = 'build' and (
-              (status in ('queued', 'running') and created_at < now() - $2 * interval '1 millisecond')
-           or (status = 'running' and lease_until < now() and attempts >= $1))
-      returning id, image_id, error
-   ), built as (
+/** Assignments that fail a build. @param error SQL */
+export const fails = (error: string): string =>
+  `status = 'failed', error = ${error}, finished_at = now(), updated_at = now(), lease_until = null`;
+
+/** What has failed without the report of a runner, over the choice `p` with its `error`. */
+const FAILING = {
+  set: fails('p.error'),
+  returning: 'w.id, w.image_id, w.error',
+  rest: `, built as (
      update images i set status = 'failed', error = e.error, updated_at = now()
-       from ended e where i.id = e.image_id and i.job_id = e.id
+       from changed e where i.id = e.image_id and i.job_id = e.id
    )
-   select id, error from ended`,
-);
+   select id, error from changed`,
+};
+
+/** Builds that are out of attempts or too old. $1 attempts, $2 milliseconds */
+export const OVERDUE = BUILDS.sweeping<{ id: string; error: string }>('overdue', {
+  ...FAILING,
+  pick: `select w.id,
+            case when w.created_at < now() - $2 * interval '1 millisecond'
+                   then 'the build took longer than ' || ($2 / 60000) || ' minutes, including the wait for a host'
+                 else 'the host that built it was lost ' || w.attempts || ' times' end as error
+       from jobs w
+      where w.kind = 'build' and (
+              (w.status in ('queued', 'running') and w.created_at < now() - $2 * interval '1 millisecond')
+           or (${BUILDS.expired('w')} and w.attempts >= $1)) ${SKIP_LOCKED}`,
+});
 
 /**
- * Fails builds of Dockerfiles that no host of their region can run, whether it is connected or not, although some host of it is
+ * Builds of Dockerfiles that no host of their region can run, whether it is connected or not, although some host of it is
  * connected. $1 capability, $2 milliseconds that they wait for one to connect
  */
-export const UNBUILDABLE = statement<{ id: string; error: string }>(
-  'build-unbuildable',
-  `with ended as (
-     update jobs j set status = 'failed', finished_at = now(), updated_at = now(), lease_until = null,
-            error = 'no host of region "' || i.region || '" builds Dockerfiles (RELEAP_BUILDS is 0)'
-       from images i
-      where j.kind = 'build' and j.status = 'queued' and j.payload -> 'root' ->> 'type' = 'dockerfile'
-        and i.id = j.image_id and j.run_after < now() - $2 * interval '1 millisecond'
+export const UNBUILDABLE = BUILDS.sweeping<{ id: string; error: string }>('unbuildable', {
+  ...FAILING,
+  pick: `select w.id, 'no host of region "' || i.region || '" builds Dockerfiles (RELEAP_BUILDS is 0)' as error
+       from jobs w join images i on i.id = w.image_id
+      where w.kind = 'build' and w.status = 'queued' and w.payload -> 'root' ->> 'type' = 'dockerfile'
+        and w.run_after < now() - $2 * interval '1 millisecond'
         and exists (select 1 from runners r where r.region = i.region and r.status = 'online' and r.forgotten_at is null)
         and not exists (
           select 1 from runners r
            where r.region = i.region and r.forgotten_at is null
-             and (r.capabilities is null or $1 = any(r.capabilities)))
-      returning j.id, j.image_id, j.error
-   ), built as (
-     update images i set status = 'failed', error = e.error, updated_at = now()
-       from ended e where i.id = e.image_id and i.job_id = e.id
-   )
-   select id, error from ended`,
-);
+             and (r.capabilities is null or $1 = any(r.capabilities))) ${SKIP_LOCKED}`,
+});
 
 export const RETRY_BUILTINS = statement<{ id: string }>(
   'build-retry-builtins',

@@ -2,6 +2,7 @@
 import type { ImageStatus, RootSource } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { BUILT_ROOT } from './built-root.ts';
+import { fails } from './build-statements.ts';
 
 /** Begins the names of images that are built for versions of functions. Those of tenants have no `/`. */
 const FUNCTION_IMAGES = 'fn/';
@@ -36,8 +37,7 @@ const DELETE_FUNCTION_IMAGES = statement(
   `with gone as (
      delete from images i where i.id = any($1::uuid[]) and not (${IS_LISTED('i')}) returning id
    )
-   update jobs j set status = 'failed', error = 'its function was deleted', finished_at = now(), updated_at = now(),
-          lease_until = null
+   update jobs j set ${fails("'its function was deleted'")}
      from gone where j.image_id = gone.id and j.status in ('queued', 'running')`,
 );
 

@@ -16,6 +16,7 @@ import { RANDOM, type IdGenerator } from '../../platform/idempotency/id-generato
 import { newestFirst } from '../../platform/newest-first.ts';
 import { IS_LISTED } from './function-images.ts';
 import { BUILT_ROOT } from './built-root.ts';
+import { fails } from './build-statements.ts';
 
 /** An image with its resolved source. */
 export interface NewImage {
@@ -43,8 +44,7 @@ const PUT = statement<{ id: string }>(
            job_id = excluded.job_id, previous_root = ${BUILT_ROOT('i')}, error = null, updated_at = now()
      returning id
    ), replaced as (
-     update jobs j set status = 'failed', error = 'replaced by a newer build of the same name',
-            finished_at = now(), updated_at = now(), lease_until = null
+     update jobs j set ${fails("'replaced by a newer build of the same name'")}
        from image i where j.image_id = i.id and j.status in ('queued', 'running')
    )
    insert into jobs (id, project_id, kind, status, image_id, payload)
@@ -172,8 +172,7 @@ const DELETE = statement<{ id: string }>(
   `with gone as (
      delete from images where id = $1 and project_id = $2 returning id
    ), cancelled as (
-     update jobs j set status = 'failed', error = 'its image was deleted', finished_at = now(), updated_at = now(),
-            lease_until = null
+     update jobs j set ${fails("'its image was deleted'")}
        from gone where j.image_id = gone.id and j.status in ('queued', 'running')
    )
    select id from gone`,

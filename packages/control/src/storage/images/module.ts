@@ -8,6 +8,7 @@ import type { Regions } from '../../fleet/regions/regions.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { imageRoutes, type RegionChoice } from './routes.ts';
+import { fails } from './build-statements.ts';
 
 export interface ImagesModuleOptions {
   billing: Billing;
@@ -39,8 +40,7 @@ export function imagesModule(context: ImagesModuleOptions): Module {
       batchStep(database, {
         name: 'builds',
         phase: 'revoke',
-        text: `update jobs set status = 'failed', error = 'its project was deleted', finished_at = now(), updated_at = now(),
-                      lease_until = null
+        text: `update jobs set ${fails("'its project was deleted'")}
                 where id in (select id from jobs where project_id = $1 and kind = 'build' and status in ('queued', 'running') limit $2)
                returning 1`,
       }),

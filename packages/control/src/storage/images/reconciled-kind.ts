@@ -8,13 +8,21 @@ import type { PullCredentials } from '../registries/pull-credentials.ts';
 import { assignmentPages } from '../../fleet/runners/assignment-pages.ts';
 import type { ReconciledKind } from '../../platform/reconciled-kind.ts';
 import { readReason } from '../../fleet/runners/read-reason.ts';
-import { BY_ID, FINISH, GENERATIONS, PAGE, type BuildRow } from './build-statements.ts';
+import {
+  BUILDS,
+  BY_ID,
+  FINISH,
+  GENERATIONS,
+  PAGE,
+  type BuildAttempt,
+  type BuildRow,
+} from './build-statements.ts';
 
 export interface BuildKindOptions {
   database: Database;
   credentials: PullCredentials;
   /** Called when a runner was sent this build, or has reported its end. */
-  onAssigned: (jobId: string, runnerId: string) => void;
+  onAssigned: (build: BuildAttempt) => void;
   onEnded: (jobId: string, runnerId: string) => void;
   log: Logger;
 }
@@ -38,7 +46,7 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
         const generation = row.status === 'running' ? row.attempts : row.attempts + 1;
         return { kind: 'build', id: row.id, generation, desired: 'cancelled', spec };
       }
-      onAssigned(row.id, runnerId);
+      onAssigned(row);
       return { kind: 'build', id: row.id, generation: row.attempts, desired: 'done', spec };
     });
   }
@@ -67,9 +75,7 @@ export function createBuildKind(options: BuildKindOptions): ReconciledKind {
         }
         const error = failureOf(status, detail);
         const ended = await queryAll(database.pool, FINISH, [
-          id,
-          generation,
-          runnerId,
+          ...BUILDS.values([{ id, attempts: generation, runner_id: runnerId }]),
           error,
           detail.manifest_name ?? null,
           detail.layer_count ?? null,
