@@ -13,13 +13,7 @@ import {
 } from '../src/tenancy/billing/function-charges.ts';
 import { organizationsCrossing } from '../src/tenancy/billing/unbilled.ts';
 import { enqueue } from '../src/functions/invocations/enqueue.ts';
-import {
-  exhausted,
-  lease,
-  renew,
-  requeueExpired,
-  type LeasedInvocation,
-} from '../src/functions/invocations/lease.ts';
+import { exhausted, INVOCATIONS, lease, type LeasedInvocation } from '../src/functions/invocations/lease.ts';
 import { chargeRunning, endAbandoned, type RunningInvocation } from '../src/functions/invocations/running.ts';
 import { recordFinished, type FinishedInvocation } from '../src/functions/invocations/store.ts';
 import { accounts, functionCost, newOrg, PRICES } from './support/billing.ts';
@@ -115,7 +109,7 @@ describe('an invocation that runs', () => {
     await record(endOf(cut, fn, 80_000));
     assert.equal(await ledger(orgId), cost(fn, 60_000, 80_000));
     // No attempt: it has no body that another server could send.
-    assert.equal(await requeueExpired(database.pool, 5), 0);
+    assert.equal(await INVOCATIONS.requeue(database.pool, 5), 0);
     assert.deepEqual(await exhausted(database.pool, 1, 10), []);
   });
 
@@ -141,7 +135,7 @@ describe('an invocation that runs', () => {
       `update invocations set lease_until = now() - interval '1 second' where id = $1`,
       [id],
     );
-    assert.equal(await requeueExpired(database.pool, 5), 1);
+    assert.equal(await INVOCATIONS.requeue(database.pool, 5), 1);
     assert.equal((await report({ ...first, elapsedMs: 9_000 })).size, 0);
     const [second] = await lease(database.pool, new Map([[fn.id, 1]]));
     assert.ok(second);
@@ -215,8 +209,8 @@ it('the sum charged is the time that handlers had, but what a part that died had
             } else await report({ ...one, elapsedMs: micros / 1_000 });
             if (isLast || invocation === undefined) continue;
             // Its lease runs out, and another server takes it.
-            await renew(database.pool, [{ ...invocation, attempt: at + 1 }], -1);
-            await requeueExpired(database.pool, 5);
+            await INVOCATIONS.renew(database.pool, [{ ...invocation, attempt: at + 1 }], -1);
+            await INVOCATIONS.requeue(database.pool, 5);
             assert.equal((await lease(database.pool, new Map([[own.id, 1]]))).length, 1);
           }
         });

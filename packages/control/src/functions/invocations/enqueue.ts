@@ -1,7 +1,8 @@
 /** Writes invocations that no client waits for, with their payloads: all of a call in one statement, or none. */
 import { functionNotFound, notFound, quote } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
-import { quotaRefusal, RECOUNT, type Exceeded } from '../../platform/quotas/quota-refusal.ts';
+import { quotaRefusal, type Exceeded } from '../../platform/quotas/quota-refusal.ts';
+import { INVOCATIONS } from './lease.ts';
 import type { PayloadHeaders } from './payload-headers.ts';
 
 export interface Payload {
@@ -21,11 +22,6 @@ export interface EnqueueRequest {
   payloads: readonly Payload[];
 }
 
-/** Takes the quotas of what is about to be written; null, or why not. SQL texts of the organization, the number and the bytes */
-export const BACKLOG_REFUSAL = (org: string, count: string, bytes: string): string =>
-  `coalesce(try_quota(${org}, 'pending_invocations', ${count}, '${RECOUNT}'),
-            try_quota(${org}, 'pending_invocation_bytes', ${bytes}, '${RECOUNT}'))`;
-
 /**
  * A request that is repeated under its `Idempotency-Key` has the ids of its first try, which may have ended meanwhile: no
  * payload of an ended one is left. Nothing is written that the organization has no quota for. Times are whole milliseconds, as JavaScript reads them back. $1 project, $2 name, $3 source, $4 ids, $5 content types, $6 bodies, $7 headers
@@ -38,7 +34,7 @@ const ENQUEUE = statement<{ id: string; exceeded: Exceeded | null }>(
    ), payloads as (
      select * from unnest($4::uuid[], $5::text[], $6::bytea[], $7::jsonb[]) as p(id, content_type, body, headers)
    ), admitted as materialized (
-     select c.*, ${BACKLOG_REFUSAL('c.org_id', 'a.count', 'a.bytes')} as exceeded
+     select c.*, ${INVOCATIONS.refusal('c.org_id', 'a.count', 'a.bytes')} as exceeded
        from called c, (select count(*), sum(octet_length(body)) as bytes from payloads) a
    ), given as (
      select p.*, c.id as function_id, c.project_id, c.org_id from admitted c, payloads p where c.exceeded is null

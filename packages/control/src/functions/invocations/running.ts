@@ -5,6 +5,8 @@
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { addToMeters, FUNCTION_RATE } from '../../tenancy/billing/function-charges.ts';
+import { SKIP_LOCKED } from '../../platform/work/work-table.ts';
+import { INVOCATIONS } from './lease.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
 import { givenRows } from './given-rows.ts';
 
@@ -54,7 +56,7 @@ const CHARGE = statement<{ id: string }>(
          g.micros, g.rate
     from invocations i join given g on g.id = i.id and g.function_id = i.function_id
    where case when g.attempt is null then i.queued_at = g.queued_at and i.reported_at is not null
-              else i.attempt = g.attempt and i.status = 'running' and i.reported_at is null end
+              else ${INVOCATIONS.owns('i', 'g')} and i.reported_at is null end
    order by i.id for update of i
 ), moved as (
   update invocations i
@@ -83,16 +85,12 @@ select id from charged`,
  * Synchronous ones whose gateway reports nothing any more, for $1 milliseconds. It may be cut off: its next report, or the end, still
  * counts.
  */
-const ABANDONED = statement<{ id: string }>(
-  'invocations-abandoned',
-  `with silent as materialized (
-     select id, queued_at from invocations
-      where status = 'running' and reported_at < now() - $1 * interval '1 millisecond' for update skip locked
-   )
-   update invocations i set status = 'failed', finished_at = reported_at, duration_ms = charged_us / 1000.0,
-          error = 'the gateway that served it has not reported its end'
-     from silent s where i.id = s.id and i.queued_at = s.queued_at returning i.id`,
-);
+const ABANDONED = INVOCATIONS.sweeping('abandoned', {
+  pick: `select w.id, w.queued_at from invocations w
+      where w.status = 'running' and w.reported_at < now() - $1 * interval '1 millisecond' ${SKIP_LOCKED}`,
+  set: `status = 'failed', finished_at = w.reported_at, duration_ms = w.charged_us / 1000.0,
+          error = 'the gateway that served it has not reported its end'`,
+});
 
 /**
  * @param prices as they are in force (`Billing.prices`)

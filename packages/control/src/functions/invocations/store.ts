@@ -6,6 +6,7 @@
 import type { INVOCATION_SOURCES } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { addToMeters, FUNCTION_RATE } from '../../tenancy/billing/function-charges.ts';
+import { INVOCATIONS } from './lease.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
 import { givenRows } from './given-rows.ts';
 
@@ -72,7 +73,7 @@ const RECORD = statement<{ id: string }>(
 ), known as (
   select i.id, i.queued_at, coalesce(i.charged_us, 0) as charged_us, coalesce(i.billed, 0) as billed
     from invocations i join given g on g.id = i.id and g.queued_at = i.queued_at and g.function_id = i.function_id
-   where case when g.attempt is null then i.reported_at is not null else i.attempt = g.attempt and i.status = 'running' end
+   where case when g.attempt is null then i.reported_at is not null else ${INVOCATIONS.owns('i', 'g')} end
    order by i.id for update of i
 ), priced as (
   select g.*, k.id is not null as is_known, coalesce(k.billed, 0) as before,

@@ -2,18 +2,17 @@
  * Runs waiting invocations: leases them, calls a gateway for each, and records how they have ended. Every control server has
  * one. Whatever dies, an invocation is run at least once and ends exactly once: its end is fenced by the attempt (lease.ts).
  */
-import { FairShare } from '@releap/contract';
 import { queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Prices } from '../../tenancy/billing/prices.ts';
+import { InFlight } from '../../platform/work/in-flight.ts';
+import { createWorkLoop } from '../../platform/work/work-loop.ts';
 import {
   exhausted,
-  giveBack,
+  INVOCATIONS,
   lease,
   LEASE_MS,
   readBody,
-  renew,
-  requeueExpired,
   waitingFunctions,
   type LeasedInvocation,
   type WaitingFunction,
@@ -102,18 +101,15 @@ export function createWorker(options: WorkerOptions): Worker {
     retryMs = RETRY_MS,
   } = options;
   const stop = new AbortController();
-  const draining = new AbortController();
+  let isDraining = false;
   const budget = new PayloadBudget();
   const recorder = createRecorder(database.pool, prices, log);
   /** By invocation; of one that was lost and leased again, the newest attempt. */
   const running = new Map<string, Running>();
-  const tasks = new Set<Promise<void>>();
   const perFunction = new Map<string, number>();
-  /** What is in progress, by organization. */
-  const places = new FairShare<string>(window);
-  let passing: Promise<void> | undefined;
+  const inFlight = new InFlight(window);
+  const { places } = inFlight;
   let timer: NodeJS.Timeout | undefined;
-  let again = false;
   /** This server has stored invocations since the last pass. */
   let hasNew = false;
   /** More may wait than were leased: it is worth looking when something ends. */
@@ -149,7 +145,7 @@ export function createWorker(options: WorkerOptions): Worker {
   }
 
   /** Looks at all functions once, from the cursor on. */
-  async function pass(): Promise<void> {
+  async function pass(signal: AbortSignal): Promise<void> {
     let isFromStart = cursor === null;
     hasBacklog = false;
     for (;;) {
@@ -165,35 +161,23 @@ export function createWorker(options: WorkerOptions): Worker {
         if (isFromStart) return;
         isFromStart = true;
       }
-      if (stop.signal.aborted || draining.signal.aborted || tasks.size >= window) return;
+      if (signal.aborted || inFlight.size >= window) return;
     }
   }
 
-  function kick(isNew = false): void {
-    if (stop.signal.aborted) return;
-    if (draining.signal.aborted) {
-      // Others run what this server still stores.
-      if (isNew) onBacklog?.();
-      return;
-    }
-    again = true;
-    hasNew ||= isNew;
-    passing ??= passes().finally(() => {
-      passing = undefined;
-      if (again) kick();
-    });
-  }
-
-  async function passes(): Promise<void> {
-    while (again && !stop.signal.aborted && !draining.signal.aborted) {
-      again = false;
+  const loop = createWorkLoop({
+    async step(signal) {
       const isNew = hasNew;
       hasNew = false;
-      // After an error the next poll tries again.
-      await pass().catch((error: unknown) => log.error({ err: error }, 'invocations could not be leased'));
-      if (isNew && hasBacklog) onBacklog?.();
-    }
-  }
+      try {
+        await pass(signal);
+      } finally {
+        if (isNew && hasBacklog) onBacklog?.();
+      }
+    },
+    // The next poll tries again.
+    onError: (error) => log.error({ err: error }, 'invocations could not be leased'),
+  });
 
   /** Leases nothing of this region for a while. */
   function pauseRegion(region: string, reason: string): void {
@@ -202,7 +186,7 @@ export function createWorker(options: WorkerOptions): Worker {
       log.warn({ region, reason }, 'invocations cannot be sent to a gateway now');
     notBefore.set(region, performance.now() + UNREACHED_MS);
     clearTimeout(timer);
-    timer = setTimeout(() => kick(), UNREACHED_MS + 1);
+    timer = setTimeout(() => loop.kick(), UNREACHED_MS + 1);
   }
 
   function start(invocation: LeasedInvocation): void {
@@ -211,21 +195,18 @@ export function createWorker(options: WorkerOptions): Worker {
     if (stop.signal.aborted) one.controller.abort();
     running.set(id, one);
     perFunction.set(functionId, (perFunction.get(functionId) ?? 0) + 1);
-    places.take(orgId);
-    const task = run(one)
-      .catch((error: unknown) =>
+    const work = async (): Promise<void> => {
+      await run(one).catch((error: unknown) =>
         log.error({ err: error, invocation: id }, 'an invocation could not be ended'),
-      )
-      .finally(() => {
-        tasks.delete(task);
-        places.release(orgId);
-        if (running.get(id) === one) running.delete(id);
-        const left = (perFunction.get(functionId) ?? 1) - 1;
-        if (left === 0) perFunction.delete(functionId);
-        else perFunction.set(functionId, left);
-        if (hasBacklog) kick();
-      });
-    tasks.add(task);
+      );
+    };
+    inFlight.run(orgId, work, () => {
+      if (running.get(id) === one) running.delete(id);
+      const left = (perFunction.get(functionId) ?? 1) - 1;
+      if (left === 0) perFunction.delete(functionId);
+      else perFunction.set(functionId, left);
+      if (hasBacklog) loop.kick();
+    });
   }
 
   async function run({ invocation, controller }: Running): Promise<void> {
@@ -243,7 +224,7 @@ export function createWorker(options: WorkerOptions): Worker {
     else if (outcome.kind === 'unsent') {
       if (!stop.signal.aborted) pauseRegion(invocation.region, outcome.error);
       if (Date.now() - invocation.queued_at.getTime() < UNSENT_MAX_MS)
-        await giveBack(database.pool, [invocation]);
+        await INVOCATIONS.giveBack(database.pool, [invocation]);
       else await end(invocation, failure(`no gateway took it within a day: ${outcome.error}`));
     } else if (invocation.attempt >= ATTEMPTS_MAX) await end(invocation, exhaustion(outcome.error, outcome));
     else {
@@ -253,7 +234,7 @@ export function createWorker(options: WorkerOptions): Worker {
         'an invocation is retried',
       );
       const wait = stop.signal.aborted ? 0 : Math.min(RETRY_MAX_MS, retryMs * 2 ** (invocation.attempt - 1));
-      await renew(database.pool, [invocation], wait);
+      await INVOCATIONS.renew(database.pool, [invocation], wait);
     }
   }
 
@@ -343,29 +324,35 @@ export function createWorker(options: WorkerOptions): Worker {
   }
 
   return {
-    kick,
+    kick(isNew = false) {
+      if (stop.signal.aborted) return;
+      hasNew ||= isNew;
+      // Others run what this server still stores.
+      if (isDraining && isNew) onBacklog?.();
+      loop.kick();
+    },
     async drain() {
-      draining.abort();
+      isDraining = true;
       clearTimeout(timer);
-      await passing;
-      if (hasBacklog || again) onBacklog?.();
-      while (tasks.size > 0) await Promise.allSettled(tasks);
+      await loop.close();
+      if (hasBacklog || hasNew) onBacklog?.();
+      await inFlight.settled();
     },
     get inFlight() {
-      return tasks.size;
+      return inFlight.size;
     },
     async renewLeases() {
       const renewed = [...running.values()];
-      const owned = await renew(
+      const owned = await INVOCATIONS.renew(
         database.pool,
         renewed.map(({ invocation }) => invocation),
         leaseMs,
       );
       for (const one of renewed) {
-        const { id } = one.invocation;
+        const { invocation, controller } = one;
         // One that has ended meanwhile is not running any more.
-        if (owned.has(id) || running.get(id) !== one) continue;
-        one.controller.abort();
+        if (owned.has(INVOCATIONS.keyOf(invocation)) || running.get(invocation.id) !== one) continue;
+        controller.abort();
       }
     },
     async sweep() {
@@ -381,21 +368,16 @@ export function createWorker(options: WorkerOptions): Worker {
           finishedAt: new Date(),
           ...exhaustion('the servers that ran it have ended before it had'),
         });
-      if ((await requeueExpired(database.pool, ATTEMPTS_MAX)) > 0) kick();
+      if ((await INVOCATIONS.requeue(database.pool, ATTEMPTS_MAX)) > 0) loop.kick();
     },
     async [Symbol.asyncDispose]() {
       stop.abort();
       clearTimeout(timer);
-      await passing;
-      let patience: NodeJS.Timeout | undefined;
-      await Promise.race([
-        Promise.all(tasks),
-        new Promise((resolve) => (patience = setTimeout(resolve, CLOSE_MS))),
-      ]);
-      clearTimeout(patience);
+      await loop.close();
+      await inFlight.settled(CLOSE_MS);
       for (const { controller } of running.values()) controller.abort();
       recorder.close();
-      await Promise.all(tasks);
+      await inFlight.settled();
     },
   };
 }

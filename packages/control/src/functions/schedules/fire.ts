@@ -6,7 +6,7 @@
 import { newUuid } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
-import { BACKLOG_REFUSAL } from '../invocations/enqueue.ts';
+import { INVOCATIONS } from '../invocations/lease.ts';
 import { quotaRefusal, type Exceeded } from '../../platform/quotas/quota-refusal.ts';
 import { nextRun } from './cron.ts';
 
@@ -37,7 +37,7 @@ const DUE = statement<Due>(
 /** $1 organization, $2 number, $3 bytes */
 const ADMIT = statement<{ exceeded: Exceeded | null }>(
   'schedules-admit',
-  `select ${BACKLOG_REFUSAL('$1::uuid', '$2::integer', '$3::bigint')} as exceeded`,
+  `select ${INVOCATIONS.refusal('$1::uuid', '$2::integer', '$3::bigint')} as exceeded`,
 );
 
 /** $1 schedules, $2 ids of invocations, $3 their next times; null: they fire never again, $4 now, $5 why they are shed, or null */
