@@ -284,6 +284,23 @@ describe('an instance of a function', () => {
     await isGone(fn.id);
   });
 
+  it('is marked once it has ended: what looks for those that live reads its row no more', async () => {
+    const fn = await insertFunction(world);
+    const grant = await one.instance(fn.versionId);
+    const read = async (): Promise<{ status: string; ended: boolean } | undefined> =>
+      (
+        await world.database.pool.query<{ status: string; ended: boolean }>(
+          `select s.status, i.ended_at is not null as ended from function_instances i join sandboxes s on s.id = i.sandbox_id
+            where i.sandbox_id = $1`,
+          [grant.vm_id],
+        )
+      ).rows[0];
+    assert.equal((await read())?.ended, false);
+    one.release([grant.id], true);
+    await until(async () => (await read())?.status === 'deleted');
+    assert.equal((await read())?.ended, true);
+  });
+
   it('of an older version makes way for the newer one where the cap is reached', async () => {
     const fn = await insertFunction(world, { maxInstances: 1 });
     const old = await one.instance(fn.versionId);

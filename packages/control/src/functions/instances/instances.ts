@@ -35,6 +35,9 @@ const AFTER_START_MS = 86_400_000;
 /** How long rows of ended instances stay, in milliseconds, for the logs of their handlers. */
 const ENDED_MS = 3_600_000;
 
+/** Instances that are deleted in one transaction. */
+const ENDED_BATCH = 200;
+
 /** The kind of change with which servers tell each other of `function-pressure`. */
 export const FUNCTION_PRESSURE = 'function-pressure';
 /** The same of `instances-retired`. */
@@ -133,7 +136,7 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
       if (released === undefined || !discard) return { functionId: released, moved: [] };
       return {
         functionId: released,
-        moved: await lifecycle.applyWithin(client, 'delete', [{ id: lease.sandboxId }]),
+        moved: await lifecycle.applyWithin(client, 'delete', [{ id: lease.sandbox_id }]),
       };
     });
     if (moved.length > 0) lifecycle.announce(moved);
@@ -152,8 +155,9 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
       held.delete(sandboxId);
       if (how !== 'disconnected')
         // Otherwise it runs out.
-        release({ sandboxId, gatewayId }, how === 'discarded').catch((error: unknown) =>
-          log.warn({ err: error, vm: sandboxId }, 'the lease of an instance could not be released'),
+        release({ sandbox_id: sandboxId, gateway_id: gatewayId }, how === 'discarded').catch(
+          (error: unknown) =>
+            log.warn({ err: error, vm: sandboxId }, 'the lease of an instance could not be released'),
         );
     });
   }
@@ -340,7 +344,8 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
     keep: hold,
 
     async reclaim(sandboxId, versionId, gatewayId, holder) {
-      const isOurs = await leases.reclaim(database.pool, { sandboxId, gatewayId }, versionId, leaseMs);
+      const lease = { sandbox_id: sandboxId, gateway_id: gatewayId };
+      const isOurs = await leases.reclaim(database.pool, lease, versionId, leaseMs);
       if (!isOurs) throw lost(sandboxId);
       hold(sandboxId, gatewayId, holder);
     },
@@ -348,7 +353,10 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
     async running(sandboxId, gatewayId, signal) {
       using watch = changes.watch(sandboxId);
       for (;;) {
-        const state = await leases.readInstance(database.pool, { sandboxId, gatewayId });
+        const state = await leases.readInstance(database.pool, {
+          sandbox_id: sandboxId,
+          gateway_id: gatewayId,
+        });
         if (state === undefined) throw lost(sandboxId);
         const { status, runner_id: runnerId, data_url: dataUrl, project_id: projectId } = state;
         if (status === 'running' && runnerId !== null && dataUrl !== null)
@@ -364,12 +372,11 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
     },
 
     async renew() {
-      const all = [...held].map(([sandboxId, { gatewayId }]) => ({ sandboxId, gatewayId }));
-      if (all.length === 0) return;
-      const renewed = await leases.renew(database.pool, all, leaseMs);
-      for (const { sandboxId } of all) {
-        if (renewed.has(sandboxId)) continue;
-        for (const holder of held.get(sandboxId)?.holders ?? []) holder.revoke();
+      const all = [...held].map(([sandbox_id, { gatewayId: gateway_id }]) => ({ sandbox_id, gateway_id }));
+      const renewed = await leases.INSTANCES.renew(database.pool, all, leaseMs);
+      for (const lease of all) {
+        if (renewed.has(leases.INSTANCES.keyOf(lease))) continue;
+        for (const holder of held.get(lease.sandbox_id)?.holders ?? []) holder.revoke();
       }
     },
 
@@ -383,10 +390,12 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
     async removeEnded() {
       // Leases expire while no server runs: gateways get time to reclaim their instances.
       const graceMs = performance.now() - startedAt < leaseMs ? AFTER_START_MS : limits.functionGraceMs;
-      const moved = await database.transaction(async (client) =>
-        lifecycle.applyWithin(client, 'delete', await leases.endedInstances(client, graceMs)),
-      );
-      if (moved.length > 0) {
+      for (let ended = ENDED_BATCH; ended === ENDED_BATCH; ) {
+        const moved = await database.transaction(async (client) =>
+          lifecycle.applyWithin(client, 'delete', await leases.endedInstances(client, graceMs, ENDED_BATCH)),
+        );
+        ended = moved.length;
+        if (ended === 0) break;
         lifecycle.announce(moved);
         events.emit('capacity-released');
       }

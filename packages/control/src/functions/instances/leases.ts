@@ -1,5 +1,6 @@
 /** Leases of instances in the database: which gateway has which sandbox, until when. */
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
+import { SKIP_LOCKED, WorkTable } from '../../platform/work/work-table.ts';
 import type { SandboxStatus } from '@releap/contract';
 
 /** Statuses of an instance that serves, or will. */
@@ -14,24 +15,38 @@ const USABLE = `s.desired = 'running' and s.status in (${[...STARTING, 'running'
 /** Serializes the leases of one function, which are counted. */
 const LOCK = statement('function-lock', 'select 1 from functions where id = $1 for no key update');
 
-/** $1 version, $2 gateway, $3 lease in milliseconds */
-const ADOPT = statement<{ sandbox_id: string }>(
-  'function-instance-adopt',
-  `update function_instances set gateway_id = $2, epoch = epoch + 1, lease_until = now() + $3 * interval '1 millisecond'
-    where sandbox_id = (
-      select i.sandbox_id from function_instances i join sandboxes s on s.id = i.sandbox_id
-        left join runners r on r.id = s.runner_id
-       where i.version_id = $1 and i.purpose = 'serve' and i.lease_until <= now() and ${USABLE} and r.draining_since is null
-       order by (s.status = 'running') desc, i.created_at limit 1 for update of i skip locked)
-   returning sandbox_id`,
-);
+/** What a gateway has, or a server that tries a version. */
+export interface HeldLease {
+  sandbox_id: string;
+  gateway_id: string;
+}
+
+export const INSTANCES = new WorkTable<HeldLease>({
+  name: 'function-instances',
+  table: 'function_instances',
+  key: { sandbox_id: 'uuid' },
+  fence: { gateway_id: 'uuid' },
+  attempt: 'epoch',
+  claimed: 'w.gateway_id is not null',
+  freshShare: 0.7,
+});
+
+/** $1 lease in milliseconds, $2 version, $3 gateway */
+const ADOPT = INSTANCES.claiming<{ sandbox_id: string }>('adopt', {
+  pick: `select w.sandbox_id from function_instances w join sandboxes s on s.id = w.sandbox_id
+       left join runners r on r.id = s.runner_id
+      where w.version_id = $2 and w.ended_at is null and w.purpose = 'serve' and w.lease_until <= now() and ${USABLE} and r.draining_since is null
+      order by (s.status = 'running') desc, w.created_at limit 1 ${SKIP_LOCKED}`,
+  set: 'gateway_id = $3',
+  returning: 'w.sandbox_id',
+});
 
 /** Instances that are being deleted count until they are gone, and those of tries as well. $1 function, $2 version */
 const COUNT = statement<{ live: number; max_instances: number | null }>(
   'function-instances-count',
   `select v.max_instances, (
       select count(*)::integer from function_instances i join sandboxes s on s.id = i.sandbox_id
-       where i.function_id = $1 and s.status not in ('deleted', 'failed', 'lost')) as live
+       where i.function_id = $1 and i.ended_at is null and s.status not in ('deleted', 'failed', 'lost')) as live
      from function_versions v where v.id = $2`,
 );
 
@@ -39,38 +54,28 @@ const COUNT = statement<{ live: number; max_instances: number | null }>(
 const SPARE = statement<{ id: string }>(
   'function-instances-spare',
   `select s.id from function_instances i join sandboxes s on s.id = i.sandbox_id
-    where i.function_id = $1 and i.version_id <> $2 and i.purpose = 'serve' and i.lease_until <= now() and ${USABLE}
+    where i.function_id = $1 and i.ended_at is null and i.version_id <> $2 and i.purpose = 'serve' and i.lease_until <= now() and ${USABLE}
       for update of i skip locked`,
 );
 
-/** An expired lease is renewed too, as long as no other gateway has the instance. $1 sandbox, $2 version, $3 gateway, $4 lease in milliseconds */
-const RECLAIM = statement<{ sandbox_id: string }>(
-  'function-instance-reclaim',
-  `update function_instances set lease_until = now() + $4 * interval '1 millisecond'
-    where sandbox_id = $1 and version_id = $2 and gateway_id = $3 returning sandbox_id`,
-);
+/** An expired lease is renewed too, as long as no other gateway has the instance. $1, $2 lease, $3 milliseconds, $4 version */
+const RECLAIM = INSTANCES.changing<{ sandbox_id: string }>('reclaim', {
+  set: INSTANCES.until('$3'),
+  and: 'w.version_id = $4',
+});
 
-/** $1 sandboxes, $2 their gateways, $3 lease in milliseconds */
-const RENEW = statement<{ sandbox_id: string }>(
-  'function-instances-renew',
-  `update function_instances i set lease_until = now() + $3 * interval '1 millisecond'
-     from unnest($1::uuid[], $2::uuid[]) as t(id, gateway) where i.sandbox_id = t.id and i.gateway_id = t.gateway
-   returning i.sandbox_id`,
-);
-
-/** $1 sandbox, $2 gateway */
-const RELEASE = statement<{ function_id: string }>(
-  'function-instance-release',
-  `update function_instances set gateway_id = null, lease_until = now() where sandbox_id = $1 and gateway_id = $2
-   returning function_id`,
-);
+/** $1, $2 lease */
+const RELEASE = INSTANCES.changing<{ function_id: string }>('release', {
+  set: 'gateway_id = null, lease_until = now()',
+  returning: 'w.function_id',
+});
 
 /** That gateways have on hosts that are drained. */
 const ON_DRAINED = statement<{ id: string }>(
   'function-instances-on-drained-hosts',
   `select s.id from runners r
      join sandboxes s on s.runner_id = r.id and s.held and s.status = 'running'
-     join function_instances i on i.sandbox_id = s.id and i.purpose = 'serve' and i.lease_until > now()
+     join function_instances i on i.sandbox_id = s.id and i.purpose = 'serve' and ${INSTANCES.leased('i')}
     where r.draining_since is not null limit 1000`,
 );
 
@@ -82,30 +87,30 @@ const STATE = statement<InstanceState>(
     where i.sandbox_id = $1 and i.gateway_id = $2`,
 );
 
-/** Without a lease for longer than $1 milliseconds, or unable to serve. */
+/** Without a lease for longer than $1 milliseconds, or unable to serve. $2 most */
 const ENDED = statement<{ id: string }>(
   'function-instances-ended',
   `select s.id from function_instances i join sandboxes s on s.id = i.sandbox_id
-    where s.status not in ('deleting', 'deleted')
+    where i.ended_at is null and s.status not in ('deleting', 'deleted')
       and (s.status in ('failed', 'lost', 'stopped', 'paused')
            or i.lease_until < now() - $1 * interval '1 millisecond')
-    limit 200 for update of i skip locked`,
+    limit $2 for update of i skip locked`,
 );
 
-/** Rows of instances that ended more than $1 milliseconds ago. */
-const PURGE = statement(
+/** Rows of instances that ended more than $1 milliseconds ago. $2 most */
+const PURGE = statement<{ id: string }>(
   'function-instances-purge',
   `with ended as (
      select s.id, s.job_id from function_instances i join sandboxes s on s.id = i.sandbox_id
       where s.status = 'deleted' and not s.held and s.deleted_at < now() - $1 * interval '1 millisecond'
         and not exists (select 1 from snapshots k where k.sandbox_id = s.id)
-      limit 500 for update of s skip locked
+      limit $2 for update of s skip locked
    ), readings as (
      delete from cpu_readings where sandbox_id in (select id from ended)
    ), jobs as (
      delete from jobs where id in (select job_id from ended)
    )
-   delete from sandboxes where id in (select id from ended)`,
+   delete from sandboxes where id in (select id from ended) returning id`,
 );
 
 export interface InstanceState {
@@ -130,7 +135,7 @@ export async function adopt(
   gatewayId: string,
   leaseMs: number,
 ): Promise<string | undefined> {
-  return (await queryOne(client, ADOPT, [versionId, gatewayId, leaseMs]))?.sandbox_id;
+  return (await queryOne(client, ADOPT, [leaseMs, versionId, gatewayId]))?.sandbox_id;
 }
 
 /** How many instances the function has, of all versions, and how many this version allows; null: any. */
@@ -151,54 +156,32 @@ export function spareInstances(
   return queryAll(client, SPARE, [functionId, versionId]);
 }
 
-export interface HeldLease {
-  sandboxId: string;
-  gatewayId: string;
-}
-
 /** @returns false when the gateway does not have it any more */
 export async function reclaim(
   on: Queryable,
-  { sandboxId, gatewayId }: HeldLease,
+  lease: HeldLease,
   versionId: string,
   leaseMs: number,
 ): Promise<boolean> {
-  return (await queryOne(on, RECLAIM, [sandboxId, versionId, gatewayId, leaseMs])) !== undefined;
-}
-
-/** @returns the sandboxes whose leases were renewed */
-export async function renew(
-  on: Queryable,
-  leases: readonly HeldLease[],
-  leaseMs: number,
-): Promise<Set<string>> {
-  const rows = await queryAll(on, RENEW, [
-    leases.map(({ sandboxId }) => sandboxId),
-    leases.map(({ gatewayId }) => gatewayId),
-    leaseMs,
-  ]);
-  return new Set(rows.map(({ sandbox_id }) => sandbox_id));
+  return (await queryOne(on, RECLAIM, [...INSTANCES.values([lease]), leaseMs, versionId])) !== undefined;
 }
 
 /** @returns its function; undefined when the gateway did not have it any more */
-export async function release(
-  on: Queryable,
-  { sandboxId, gatewayId }: HeldLease,
-): Promise<string | undefined> {
-  return (await queryOne(on, RELEASE, [sandboxId, gatewayId]))?.function_id;
+export async function release(on: Queryable, lease: HeldLease): Promise<string | undefined> {
+  return (await queryOne(on, RELEASE, INSTANCES.values([lease])))?.function_id;
 }
 
 /** Undefined when the gateway does not have it any more. */
 export function readInstance(
   on: Queryable,
-  { sandboxId, gatewayId }: HeldLease,
+  { sandbox_id, gateway_id }: HeldLease,
 ): Promise<InstanceState | undefined> {
-  return queryOne(on, STATE, [sandboxId, gatewayId]);
+  return queryOne(on, STATE, [sandbox_id, gateway_id]);
 }
 
-/** Instances to be deleted, locked against adoption. */
-export function endedInstances(client: Queryable, graceMs: number): Promise<{ id: string }[]> {
-  return queryAll(client, ENDED, [graceMs]);
+/** At most so many instances to be deleted, locked against adoption. */
+export function endedInstances(client: Queryable, graceMs: number, most: number): Promise<{ id: string }[]> {
+  return queryAll(client, ENDED, [graceMs, most]);
 }
 
 /** Instances that their gateways are to give up, because their hosts are drained. */
@@ -206,7 +189,10 @@ export async function instancesOnDrainedHosts(on: Queryable): Promise<string[]> 
   return (await queryAll(on, ON_DRAINED)).map(({ id }) => id);
 }
 
+const PURGE_BATCH = 500;
+
 /** Removes rows of instances that ended before, and with them their logs. */
 export async function purgeInstances(on: Queryable, afterMs: number): Promise<void> {
-  await queryAll(on, PURGE, [afterMs]);
+  for (let purged = PURGE_BATCH; purged === PURGE_BATCH; )
+    purged = (await queryAll(on, PURGE, [afterMs, PURGE_BATCH])).length;
 }

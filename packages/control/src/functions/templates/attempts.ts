@@ -1,5 +1,7 @@
 /** The instances on which pending versions are tried, in the database: any server continues what another one has begun. */
 import { queryAll, queryOne, statement, type Queryable, type SandboxRow } from '@releap/database';
+import { SKIP_LOCKED } from '../../platform/work/work-table.ts';
+import { INSTANCES } from '../instances/leases.ts';
 import { selectVersions, type InstanceVersion } from '../instances/version.ts';
 import { MACHINE } from './template-rows.ts';
 
@@ -30,6 +32,12 @@ const LACKING = `select i.version_id, r.id as runner_id, i.created_at
       select 1 from function_template_failures x
        where x.version_id = i.version_id and x.runner_id = r.id and x.machine = ${MACHINE('r')} and x.retry_at > now())`;
 
+/** Over `function_instances i` and its `sandboxes s`. */
+const isTriedByOthers = (
+  server: string,
+): string => `i.purpose = 'probe' and ${INSTANCES.leased('i')} and i.gateway_id <> ${server}
+      and s.status not in ('deleting', 'deleted', 'failed', 'lost')`;
+
 /**
  * Pending versions that no server tries, and those that need another template: the oldest of each organization, then the next ones.
  * $1 this server, $2 versions that are not looked at, $3 most
@@ -42,30 +50,25 @@ const DUE = statement<DueVersion>(
     where v.id in (select id from function_versions where template_state = 'pending' and root is not null
                    union all select version_id from lacking)
       and not exists (select 1 from function_instances i join sandboxes s on s.id = i.sandbox_id
-                       where i.version_id = v.id and i.purpose = 'probe' and i.lease_until > now() and i.gateway_id <> $1
-                         and s.status not in ('deleting', 'deleted', 'failed', 'lost'))
+                       where i.version_id = v.id and ${isTriedByOthers('$1')})
       and v.id <> all ($2::uuid[])
     order by row_number() over (partition by p.org_id order by v.created_at), v.created_at limit $3`,
 );
 
-/** The attempt that a server has begun and does not continue. $1 version, $2 this server, $3 lease in milliseconds */
-const TAKE_OVER = statement<{ sandbox_id: string }>(
-  'function-probe-take-over',
-  `update function_instances set gateway_id = $2, epoch = epoch + 1, lease_until = now() + $3 * interval '1 millisecond'
-    where sandbox_id = (
-      select i.sandbox_id from function_instances i join sandboxes s on s.id = i.sandbox_id
-       where i.version_id = $1 and i.purpose = 'probe' and (i.lease_until <= now() or i.gateway_id = $2)
-         and s.desired = 'running' and s.status in ('pending', 'assigned', 'building', 'booting', 'running')
-       order by i.created_at limit 1 for update of i skip locked)
-   returning sandbox_id`,
-);
+/** The attempt that a server has begun and does not continue. $1 lease in milliseconds, $2 version, $3 this server */
+const TAKE_OVER = INSTANCES.claiming<{ sandbox_id: string }>('take-over', {
+  pick: `select w.sandbox_id from function_instances w join sandboxes s on s.id = w.sandbox_id
+      where w.version_id = $2 and w.purpose = 'probe' and (w.lease_until <= now() or w.gateway_id = $3)
+        and s.desired = 'running' and s.status in ('pending', 'assigned', 'building', 'booting', 'running')
+      order by w.created_at limit 1 ${SKIP_LOCKED}`,
+  set: 'gateway_id = $3',
+  returning: 'w.sandbox_id',
+});
 
 /** One that another server has. $1 version, $2 this server */
 const OF_OTHERS = statement(
   'function-probe-of-others',
-  `select 1 from function_instances i join sandboxes s on s.id = i.sandbox_id
-    where i.version_id = $1 and i.purpose = 'probe' and i.lease_until > now() and i.gateway_id <> $2
-      and s.status not in ('deleting', 'deleted', 'failed', 'lost') limit 1`,
+  `select 1 from function_instances i join sandboxes s on s.id = i.sandbox_id where i.version_id = $1 and ${isTriedByOthers('$2')} limit 1`,
 );
 
 /** $1 version */
@@ -116,7 +119,7 @@ export async function takeOver(
   serverId: string,
   leaseMs: number,
 ): Promise<string | null | undefined> {
-  const taken = await queryOne(client, TAKE_OVER, [versionId, serverId, leaseMs]);
+  const taken = await queryOne(client, TAKE_OVER, [leaseMs, versionId, serverId]);
   if (taken !== undefined) return taken.sandbox_id;
   return (await queryOne(client, OF_OTHERS, [versionId, serverId])) === undefined ? undefined : null;
 }

@@ -29,8 +29,9 @@ export function functionTemplatesModule(context: FunctionTemplatesModuleOptions)
     tasks: [
       {
         name: 'function-versions',
+        // What a deploy on this server has made pending is tried here, at once.
         everyMs: context.limits.sweepMs,
-        leased: false,
+        leased: true,
         run: () => prober.sweep(),
       },
       {

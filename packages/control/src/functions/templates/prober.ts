@@ -9,7 +9,9 @@ import type { FunctionTemplates } from './templates.ts';
 import type { HostClient } from '../../fleet/runners/host-client.ts';
 import type { FunctionInstances } from '../instances/instances.ts';
 import type { Logger } from 'pino';
-import { ApiError, FairShare } from '@releap/contract';
+import { ApiError } from '@releap/contract';
+import { InFlight } from '../../platform/work/in-flight.ts';
+import { createWorkLoop } from '../../platform/work/work-loop.ts';
 import type { TargetEnd } from '../../edge/gateways/target-resolver.ts';
 import { pinned } from '../../compute/sandboxes/assignment.ts';
 import { InstanceEnded, type LeaseHolder } from '../instances/instances.ts';
@@ -84,8 +86,9 @@ export function createProber({
 }): Prober {
   const states = createVersionStates(database, events);
   const stop = new AbortController();
-  const trying = new Map<string, Promise<void>>();
-  const places = new FairShare<string>(CONCURRENT);
+  const trying = new Set<string>();
+  const inFlight = new InFlight(CONCURRENT);
+  const { places } = inFlight;
   /** Organizations whose newest version did not listen, until when, on the monotonic clock. */
   const failing = new Map<string, number>();
   /** When a version may be tried again, on the monotonic clock. */
@@ -165,14 +168,12 @@ export function createProber({
     } catch (error) {
       log.error({ err: error, version: version.id }, 'the outcome of a try was not stored; retrying');
     } finally {
-      trying.delete(version.id);
-      places.release(orgId);
       changes.changed([version.id]);
     }
   }
 
-  async function sweep(): Promise<void> {
-    if (stop.signal.aborted || trying.size >= CONCURRENT) return;
+  async function begin(): Promise<void> {
+    if (trying.size >= CONCURRENT) return;
     const now = performance.now();
     for (const [id, at] of notBefore) if (at <= now) notBefore.delete(id);
     for (const [orgId, until] of failing) if (until <= now) failing.delete(orgId);
@@ -181,8 +182,12 @@ export function createProber({
       const { id, org_id: orgId } = version;
       if (trying.has(id) || notBefore.has(id)) continue;
       if (!mayTry(orgId)) continue;
-      places.take(orgId);
-      trying.set(id, tryVersion(version));
+      trying.add(id);
+      inFlight.run(
+        orgId,
+        () => tryVersion(version),
+        () => trying.delete(id),
+      );
     }
   }
 
@@ -194,15 +199,18 @@ export function createProber({
     return !busy.includes(orgId) && busy.length < CONCURRENT_FAILING;
   }
 
-  events.on('versions-pending', () => {
-    sweep().catch((error: unknown) => log.warn({ err: error }, 'the try of a version is delayed'));
+  const loop = createWorkLoop({
+    step: begin,
+    onError: (error) => log.warn({ err: error }, 'the try of a version is delayed'),
   });
+  events.on('versions-pending', () => loop.kick());
 
   return {
-    sweep,
+    sweep: loop.sweep,
     async [Symbol.asyncDispose]() {
       stop.abort(new Error('the server is stopping'));
-      await Promise.all(trying.values());
+      await loop.close();
+      await inFlight.settled();
     },
   };
 }
