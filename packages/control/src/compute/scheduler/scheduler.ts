@@ -7,6 +7,7 @@ import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import { PLACE as PLACE_VOLUMES } from '../../storage/volumes/copy-statements.ts';
 import { isInUse } from '../../storage/volumes/uncommitted.ts';
+import { createWorkLoop } from '../../platform/work/work-loop.ts';
 import { CreateQueue } from './create-queue.ts';
 import { createHostAdvice, readHosts } from './hosts.ts';
 import { preempt } from './preempt.ts';
@@ -124,10 +125,7 @@ export function createScheduler({
   limits,
   log,
 }: SchedulerOptions): Scheduler {
-  let running: Promise<void> | undefined;
-  let again = false;
   let noCapacityUntil = 0;
-  const stop = new AbortController();
   const queue = new CreateQueue(database, { most: limits.createQueue, share: limits.createQueueShare });
   const { overcommit, reserveAfterMs } = limits;
   const advice = createHostAdvice(database.pool, overcommit);
@@ -178,37 +176,25 @@ export function createScheduler({
     if (left > 0) noCapacityUntil = performance.now() + NO_CAPACITY_MS;
   }
 
-  async function rounds(): Promise<void> {
-    do {
-      again = false;
-      try {
-        await round();
-        await queue.refresh();
-      } catch (error) {
-        // Unplaced sandboxes stay pending; the periodic task starts the next round.
-        log.error({ err: error }, 'a placement round failed');
-        noCapacityUntil = performance.now() + NO_CAPACITY_MS;
-      }
-    } while (again && !stop.signal.aborted);
-  }
-
-  const start = (): void => {
-    if (stop.signal.aborted) return;
-    again = true;
-    running ??= rounds().finally(() => {
-      running = undefined;
-      // Requested since the last check.
-      if (again) start();
-    });
-  };
+  const loop = createWorkLoop({
+    async step() {
+      await round();
+      await queue.refresh();
+    },
+    onError(error) {
+      // Unplaced sandboxes stay pending; the periodic task starts the next round.
+      log.error({ err: error }, 'a placement round failed');
+      noCapacityUntil = performance.now() + NO_CAPACITY_MS;
+    },
+  });
 
   return {
     kick() {
-      if (performance.now() >= noCapacityUntil) start();
+      if (performance.now() >= noCapacityUntil) loop.kick();
     },
     capacityReleased() {
       noCapacityUntil = 0;
-      start();
+      loop.kick();
     },
     queue,
     async explainer() {
@@ -223,14 +209,8 @@ export function createScheduler({
       if (region === undefined) throw new Error('no region to choose from');
       return region;
     },
-    async idle() {
-      // A round may have started while the one before ended.
-      for (let round = running; round !== undefined; round = running) await round;
-    },
-    async close() {
-      stop.abort();
-      await running;
-    },
+    idle: loop.idle,
+    close: loop.close,
   };
 }
 
