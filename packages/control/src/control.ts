@@ -128,7 +128,10 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     internalPort: portOf(internal),
     sweep: () => tasks.runOnce(),
     runTask: (name) => tasks.runOnce(name),
-    charge: () => tasks.runOnce('charge'),
+    async charge() {
+      await tasks.runOnce('charge');
+      await tasks.runOnce('charge-bursts');
+    },
     async drain(ms, hurry) {
       context.draining.abort();
       api.drain();

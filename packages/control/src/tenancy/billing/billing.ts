@@ -22,8 +22,10 @@ export interface Billing {
   readings(runnerId: string, readings: readonly CpuReading[]): void;
   /** Call it when the balance of this organization has changed. */
   changed(orgId: string): void;
-  /** Charges everything that is due now. */
-  pass(): Promise<void>;
+  /** Charges meters that are due. One server is enough, and any number may. */
+  chargeMeters(): Promise<void>;
+  /** Charges what the runners that are connected to this server have reported. */
+  chargeBursts(): Promise<void>;
   /** If credits are enforced: charges organizations whose uncharged use exceeds their balance, and enforces the limit. */
   enforceLimits(): Promise<void>;
 }
@@ -44,7 +46,6 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
   const prices = effectivePrices(settings);
   /** Charged organizations whose overdraft check is outstanding; a failed check is repeated. */
   const owing = new Set<string>();
-  let running: Promise<void> | undefined;
   let forgetAt = performance.now() + FORGET_MS;
 
   function owe(orgIds: readonly string[]): void {
@@ -53,9 +54,15 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
 
   async function enforce(): Promise<void> {
     const charged = [...owing];
+    // What is charged meanwhile is checked again.
+    owing.clear();
     check.charged(charged);
-    await enforceOverdraft({ database, lifecycle, settings, log }, charged);
-    for (const id of charged) owing.delete(id);
+    try {
+      await enforceOverdraft({ database, lifecycle, settings, log }, charged);
+    } catch (error) {
+      owe(charged);
+      throw error;
+    }
   }
 
   function warn(parked: readonly ParkedMeter[]): void {
@@ -74,31 +81,32 @@ export function createBilling({ database, lifecycle, settings, log }: BillingOpt
       );
   }
 
-  async function once(): Promise<void> {
-    await clock.look();
-    const { orgs, parked } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
-    warn(parked);
-    // At once: if a later charge fails, the next pass enforces the limits of these.
-    owe(orgs);
-    const functions = await chargeFunctions(database.pool);
-    owe(functions.orgs);
-    warnOfFunctions(functions.parked);
-    owe(await bursts.charge(prices));
-    await enforce();
-    if (performance.now() < forgetAt) return;
-    forgetAt = performance.now() + FORGET_MS;
-    await bursts.forget();
-  }
-
-  const pass = (): Promise<void> => (running ??= once().finally(() => (running = undefined)));
-
   return {
     settings,
     prices,
     requireCredits: (orgId) => check.require(orgId),
     readings: (runnerId, readings) => bursts.take(runnerId, readings),
     changed: (orgId) => check.charged([orgId]),
-    pass,
+    async chargeMeters() {
+      await clock.look();
+      const { orgs, parked } = await chargeMeters(database.pool, prices, { meterMs: settings.meterMs });
+      warn(parked);
+      // At once: if a later charge fails, the next pass enforces the limits of these.
+      owe(orgs);
+      const functions = await chargeFunctions(database.pool);
+      owe(functions.orgs);
+      warnOfFunctions(functions.parked);
+      await enforce();
+    },
+    async chargeBursts() {
+      // Each server follows the clock, so that the next one that charges meters knows of its steps.
+      await clock.look();
+      owe(await bursts.charge(prices));
+      await enforce();
+      if (performance.now() < forgetAt) return;
+      forgetAt = performance.now() + FORGET_MS;
+      await bursts.forget();
+    },
     async enforceLimits() {
       if (settings.mode !== 'enforce') return;
       const crossing = await organizationsCrossing(database.pool, prices, settings.overdraftLimit);

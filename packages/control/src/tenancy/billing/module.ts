@@ -23,8 +23,14 @@ export function billingModule(context: BillingModuleOptions): Module {
       creditOperatorRoutes(planes, context);
     },
     tasks: [
-      // Not leased: the CPU counters of the runners that are connected here are in this server's memory.
-      { name: 'charge', everyMs: billing.settings.passMs, leased: false, run: () => billing.pass() },
+      { name: 'charge', everyMs: billing.settings.passMs, leased: true, run: () => billing.chargeMeters() },
+      {
+        // Not leased: the CPU counters of the runners that are connected here are in this server's memory.
+        name: 'charge-bursts',
+        everyMs: billing.settings.passMs,
+        leased: false,
+        run: () => billing.chargeBursts(),
+      },
       {
         name: 'credit-limits',
         everyMs: billing.settings.checkMs,
