@@ -2,7 +2,16 @@
 import path from 'node:path';
 import { types, type Connection, type PoolClient, type Submittable } from 'pg';
 import type { Node } from 'typescript/unstable/ast';
-import { isCallExpression, isIdentifier, isStringLiteral } from 'typescript/unstable/ast/is';
+import {
+  isCallExpression,
+  isIdentifier,
+  isNewExpression,
+  isObjectLiteralExpression,
+  isPropertyAccessExpression,
+  isPropertyAssignment,
+  isStringLiteral,
+  isVariableDeclaration,
+} from 'typescript/unstable/ast/is';
 import { API, type Checker, type Type } from 'typescript/unstable/sync';
 
 export interface Column {
@@ -50,7 +59,34 @@ const TYPES: Readonly<Record<number, 'string' | 'number' | 'boolean' | 'Date' | 
   [builtins.BYTEA]: 'Buffer',
 };
 
-/** The row types of the calls `statement<Row>('name', …)` of a package. */
+/** Methods of a `WorkTable` that declare statements: the name of the table comes before theirs. */
+const DECLARING: readonly string[] = ['claiming', 'changing', 'sweeping'];
+
+/** The variable that has a work table, and its name. */
+function workTable(node: Node): [variable: string, name: string] | undefined {
+  if (!isVariableDeclaration(node) || !isIdentifier(node.name)) return undefined;
+  const { initializer } = node;
+  if (initializer === undefined || !isNewExpression(initializer)) return undefined;
+  if (!isIdentifier(initializer.expression) || initializer.expression.text !== 'WorkTable') return undefined;
+  const [options] = initializer.arguments ?? [];
+  if (options === undefined || !isObjectLiteralExpression(options)) return undefined;
+  for (const one of options.properties) {
+    if (!isPropertyAssignment(one) || !isIdentifier(one.name) || one.name.text !== 'name') continue;
+    if (isStringLiteral(one.initializer)) return [node.name.text, one.initializer.text];
+  }
+  return undefined;
+}
+
+/** The variable whose method the call is, or none for `statement`; undefined when it declares nothing. */
+function declarer(called: Node): string | null | undefined {
+  if (isIdentifier(called)) return called.text === 'statement' ? null : undefined;
+  if (!isPropertyAccessExpression(called) || !isIdentifier(called.expression)) return undefined;
+  return isIdentifier(called.name) && DECLARING.includes(called.name.text)
+    ? called.expression.text
+    : undefined;
+}
+
+/** The row types of the calls `statement<Row>('name', …)` of a package, and of those of its work tables. */
 export class DeclaredRows implements Disposable {
   readonly #api: API;
   readonly #checker: Checker;
@@ -63,18 +99,24 @@ export class DeclaredRows implements Disposable {
     if (project === undefined) throw new Error(`${tsconfig} is no project`);
     this.#checker = project.checker;
     const sources = path.join(path.dirname(tsconfig), 'src/');
+    const tables = new Map<string, string>();
+    const found: { table: string | null; name: string; row: Type }[] = [];
     const visit = (node: Node): void => {
       node.forEachChild(visit);
-      if (!isCallExpression(node) || !isIdentifier(node.expression) || node.expression.text !== 'statement')
-        return;
+      const table = workTable(node);
+      if (table !== undefined) tables.set(...table);
+      if (!isCallExpression(node)) return;
+      const of = declarer(node.expression);
       const [name] = node.arguments;
       const [row] = node.typeArguments ?? [];
-      if (name === undefined || row === undefined || !isStringLiteral(name)) return;
+      if (of === undefined || name === undefined || row === undefined || !isStringLiteral(name)) return;
       const type = this.#checker.getTypeFromTypeNode(row);
-      if (type !== undefined) this.#rows.set(name.text, type);
+      if (type !== undefined) found.push({ table: of, name: name.text, row: type });
     };
     for (const file of project.program.getSourceFileNames())
       if (file.startsWith(sources)) project.program.getSourceFile(file)?.forEachChild(visit);
+    for (const { table, name, row } of found)
+      this.#rows.set(table === null ? name : `${tables.get(table)}-${name}`, row);
   }
 
   get size(): number {
