@@ -86,11 +86,21 @@ export async function sealedMib(pid: number): Promise<number> {
 
 /** Seconds of processor time that these have used; those that are gone count nothing. */
 export async function cpuSeconds(pids: number[]): Promise<number> {
+  return await secondsOf(pids, (fields) => Number(fields[11]) + Number(fields[12]));
+}
+
+/** The same of a process and all that descend from it, also of those that have ended. */
+export async function familyCpuSeconds(root: number): Promise<number> {
+  const pids = (await family(root)).map(({ pid }) => pid);
+  return await secondsOf(pids, (fields) => [11, 12, 13, 14].reduce((sum, n) => sum + Number(fields[n]), 0));
+}
+
+async function secondsOf(pids: number[], ticks: (fields: string[]) => number): Promise<number> {
   const times = await Promise.all(
     pids.map(async (pid) => {
       const status = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '');
       const fields = status.slice(status.lastIndexOf(')') + 2).split(' ');
-      return status === '' ? 0 : (Number(fields[11]) + Number(fields[12])) / TICKS_PER_SECOND;
+      return status === '' ? 0 : ticks(fields) / TICKS_PER_SECOND;
     }),
   );
   return times.reduce((sum, time) => sum + time, 0);

@@ -65,6 +65,7 @@ const PARTS: Record<string, string[]> = {
   'life cycle': ['lifecycle'],
   tenancy: ['tenancy'],
   'fair share': ['fair-share'],
+  fleet: ['fleet'],
   usage: ['usage'],
   images: ['images'],
   ssh: ['ssh'],

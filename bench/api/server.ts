@@ -1,4 +1,5 @@
 import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
 import { basename, join } from 'node:path';
 import { endOf } from '../processes.ts';
 import type { ServerReady } from './messages.ts';
@@ -29,6 +30,18 @@ export class Server implements AsyncDisposable {
       child.kill('SIGKILL');
       throw error;
     }
+  }
+
+  get pid(): number {
+    if (this.#process.pid === undefined) throw new Error('the server did not start');
+    return this.#process.pid;
+  }
+
+  /** Sends it a message and returns its next one. */
+  async ask<Answer>(question: string): Promise<Answer> {
+    const answer = once(this.#process, 'message', { signal: AbortSignal.timeout(START_DEADLINE_MS) });
+    this.#process.send(question);
+    return ((await answer) as [Answer])[0];
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

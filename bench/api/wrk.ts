@@ -14,6 +14,8 @@ export interface Load {
   paths: string[];
   method: 'GET' | 'POST';
   headers: Record<string, string>;
+  /** Values of the header `authorization`, in turns. */
+  authorizations?: string[];
   body?: string;
 }
 
@@ -31,9 +33,12 @@ export async function writeScript(path: string, load: Load): Promise<void> {
   await writeFile(
     path,
     `local paths = {${load.paths.map(text).join(',')}}
+local authorizations = {${(load.authorizations ?? []).map(text).join(',')}}
 local requests, at = {}, 0
 init = function()
-  for i, path in ipairs(paths) do
+  for i = 1, math.max(#paths, #authorizations) do
+    local path = paths[(i - 1) % #paths + 1]
+    if #authorizations > 0 then wrk.headers.authorization = authorizations[i] end
     requests[i] = wrk.format("${load.method}", path, wrk.headers, ${load.body === undefined ? 'nil' : text(load.body)})
   end
 end

@@ -5,6 +5,7 @@ import { compat } from './compat.ts';
 import { createExec } from './create-exec.ts';
 import { egress } from './egress.ts';
 import { fairShare } from './fair-share.ts';
+import { fleet } from './fleet.ts';
 import { functions } from './functions.ts';
 import { functionsCold } from './functions-cold.ts';
 import { functionsGuest } from './functions-guest.ts';
@@ -30,6 +31,7 @@ export const SUITES: Record<string, Suite> = {
   lifecycle,
   tenancy,
   'fair-share': fairShare,
+  fleet,
   usage,
   images,
   intercept,
