@@ -2,7 +2,16 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { inspectSandboxes } from '@releap/testing/inspect';
-import { create, startWorld, until, waitFor, host, hosts, type World } from '@releap/testing/world';
+import {
+  create,
+  startWorld,
+  until,
+  waitFor,
+  host,
+  hosts,
+  type Created,
+  type World,
+} from '@releap/testing/world';
 
 const SPOT = { cpu: 8, mem: 4, disk: 4, tier: 'spot' } as const;
 
@@ -80,6 +89,42 @@ describe('guarantees', () => {
     assert.deepEqual(await counts(world), { running: 32, pending: 1 });
     // What the host counts as used is what was allocated.
     assert.equal((await hosts(world))[0]?.used.cpu, 2);
+  });
+});
+
+describe('a host whose capacity a start takes while a round places on it', () => {
+  it('is not given away twice: the sandbox goes to another host at once', async () => {
+    await using world = await startWorld({ limits: { overcommit: SPOT } });
+    const { pool } = world.database;
+    await world.runner({ facts: { cores: 8 } });
+    const stopped = await create(world.call, world, { mode: 'dedicated', cpu: 8, persistent: true });
+    await waitFor(world.call, stopped.id, 'running');
+    await world.call('POST', `/vms/${stopped.id}/stop`);
+    await waitFor(world.call, stopped.id, 'stopped');
+    // The other one has less left after the placement.
+    const other = await world.runner({ facts: { cores: 5 } });
+    await until(async () => (await host(world, other.id))?.ready === true);
+    // The start holds the quotas of its organization, too.
+    const stranger = await world.stranger();
+    const starting = await pool.connect();
+    let vm: Created;
+    try {
+      await starting.query('begin');
+      await starting.query(`update sandboxes set status = 'booting', desired = 'running' where id = $1`, [
+        stopped.uuid,
+      ]);
+      vm = await create(stranger, world, { mode: 'dedicated', cpu: 4 });
+      await until(async () => {
+        const { rowCount } = await pool.query(
+          `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%update sandboxes s%'`,
+        );
+        return rowCount === 1;
+      });
+      await starting.query('commit');
+    } finally {
+      starting.release();
+    }
+    assert.equal((await waitFor(stranger, vm.id, 'running')).runner_id, other.id);
   });
 });
 

@@ -21,8 +21,11 @@ export interface DatabaseOptions {
 export interface Database extends AsyncDisposable {
   readonly url: string;
   readonly pool: Pool;
-  /** Runs `work` in a transaction: commits what it returns, rolls back when it throws. */
-  transaction<T>(work: (client: PoolClient) => Promise<T>): Promise<T>;
+  /**
+   * Runs `work` in a transaction: commits what it returns, rolls back when it throws.
+   * @param begin statements without parameters that begin it, in one round trip
+   */
+  transaction<T>(work: (client: PoolClient) => Promise<T>, begin?: string): Promise<T>;
   close(): Promise<void>;
 }
 
@@ -57,10 +60,10 @@ export function openDatabase(options: DatabaseOptions): Database {
     pool,
     close,
     [Symbol.asyncDispose]: close,
-    async transaction(work) {
+    async transaction(work, begin = 'begin') {
       const client = await pool.connect();
       try {
-        await client.query('begin');
+        await client.query(begin);
         const result = await work(client);
         await client.query('commit');
         client.release();

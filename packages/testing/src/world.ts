@@ -11,7 +11,7 @@ import {
   type Control,
   type ControlOptions,
 } from '@releap/control';
-import { openDatabase, type Database } from '@releap/database';
+import { isDatabaseUnavailable, openDatabase, type Database } from '@releap/database';
 import { caller, refusalOf, sharedText, type Caller } from './callers.ts';
 import { GATEWAY_TOKEN, OPERATOR_TOKEN, TOKENS } from './credentials.ts';
 import { PATIENCE_MS, until } from './eventually.ts';
@@ -85,6 +85,7 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
   cleanup.defer(() => world.control.close());
   const database = openDatabase({ url: databaseUrl, log: quiet, connections: 3 });
   cleanup.use(database);
+  cleanup.defer(() => checkAllocations(database));
   const bootstrap = await ensureBootstrap(database, { keyName: 'default' });
   const base = (): string => world.control.url;
   const owned = cleanup.move();
@@ -194,4 +195,14 @@ export async function waitFor(call: Caller, id: string, status: string): Promise
   const answer = await call('GET', `/vms/${id}?wait_exact=${status}&timeout_ms=${PATIENCE_MS}`);
   assert.equal(answer.body.status, status, answer.text);
   return answer.body as SandboxRecord;
+}
+
+/** Whatever a test did, the rows of the hosts say what is allocated there. */
+async function checkAllocations({ pool }: Database): Promise<void> {
+  const wrong = await pool.query('select * from wrong_host_allocations()').catch((error: unknown) => {
+    // Some tests end their database.
+    if (isDatabaseUnavailable(error)) return { rows: [] };
+    throw error;
+  });
+  assert.deepEqual(wrong.rows, []);
 }

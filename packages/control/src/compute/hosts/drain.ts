@@ -5,7 +5,8 @@
  */
 import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
-import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
+import { lockHosts } from '../scheduler/hosts.ts';
+import { allocate } from '../scheduler/allocate.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import type { SandboxEvent } from '../sandboxes/transitions.ts';
@@ -66,9 +67,10 @@ export async function beginDrain(
   id: string,
   force: boolean,
 ): Promise<Drained> {
-  const moved = await withSchedulerLock(database, async (client) => {
-    // Waits for a placement in progress, so that the step below sees its sandboxes.
+  const moved = await allocate(database, async (client) => {
     if ((await queryOne(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
+    // Waits for placements in progress, so that the step below sees their sandboxes. Later ones see the drain.
+    await lockHosts(client, [id]);
     return step(client, id, (event, changes) => lifecycle.applyWithin(client, event, changes));
   });
   lifecycle.announce(moved);

@@ -12,7 +12,8 @@ import type { Snapshots } from '../snapshots/snapshots.ts';
 import { conflict, type HostForgetResponse } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
 import { TAKE_BACK } from '../../storage/images/build-statements.ts';
-import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
+import { lockHosts } from '../scheduler/hosts.ts';
+import { allocate } from '../scheduler/allocate.ts';
 import { hostNotFound } from './queries.ts';
 
 export type ForgetContext = {
@@ -61,8 +62,12 @@ const UNFINISHED = statement<{ id: string }>(
 /** @throws 404 for a host that was never seen; 409 for one that is not lost */
 export async function forgetHost(context: ForgetContext, id: string): Promise<HostForgetResponse> {
   const { database, limits, log } = context;
-  // Waits for a placement in progress, so that the release sees its sandboxes.
-  const marked = await withSchedulerLock(database, (client) => queryOne(client, FORGET, [id]));
+  const marked = await allocate(database, async (client) => {
+    const forgotten = await queryOne(client, FORGET, [id]);
+    // Waits for placements in progress, so that the release sees their sandboxes.
+    await lockHosts(client, [id]);
+    return forgotten;
+  });
   const state = await queryOne(database.pool, STATE, [id]);
   if (state === undefined) throw hostNotFound(id);
   const at = marked?.forgotten_at ?? state.forgotten_at;

@@ -7,13 +7,13 @@ import type { Overcommit } from '../scheduler/overcommit.ts';
 import type { Logger } from 'pino';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import { queryAll, statement } from '@releap/database';
-import { NEED, toNeed, type NeedRow } from '../scheduler/scheduler.ts';
+import { NEED, NEED_OF, toNeed, type NeedRow } from '../scheduler/need.ts';
 import type { Change } from './transition-sql.ts';
 
 const OVERDUE = statement<NeedRow & { status: string }>(
   'sandboxes-overdue',
   `select s.id, s.status, ${NEED}
-     from sandboxes s where deadline_at <= now() order by deadline_at limit 500`,
+     from ${NEED_OF} where s.deadline_at <= now() order by s.deadline_at limit 500`,
 );
 
 export async function endOverdue({

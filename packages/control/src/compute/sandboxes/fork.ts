@@ -18,7 +18,7 @@ import { RANDOM, type IdGenerator } from '../../platform/idempotency/id-generato
 import { copyMounts } from '../../storage/object-stores/mounts.ts';
 import { readHost } from '../scheduler/hosts.ts';
 import { isOvercommitted } from '../scheduler/placement.ts';
-import { withSchedulerLock } from '../scheduler/scheduler-lock.ts';
+import { allocate } from '../scheduler/allocate.ts';
 import {
   preemptFor,
   InsufficientCapacityError,
@@ -53,7 +53,7 @@ const KEEP_SOURCE = statement(
   'update sandboxes set pending_fork = $2, updated_at = now() where id = $1',
 );
 /**
- * `POST /vms/:id/fork`: validates and inserts the child, holding the scheduler lock and a lock of the source.
+ * `POST /vms/:id/fork`: validates and inserts the child, holding a lock of the source and, from the insert on, of the host.
  * @param requireCredits throws 402; not called when an earlier attempt has inserted the fork
  * @throws 404, or 409 with the reason
  */
@@ -85,7 +85,7 @@ export async function forkSandbox(
     if (made !== undefined) return answer(made);
   }
   await requireCredits();
-  const written = withSchedulerLock(database, async (client) => {
+  const written = allocate(database, async (client) => {
     const source = await queryOne(client, SOURCE, [id, projectId, region]);
     if (source === undefined) throw sandboxNotFound(shownId);
     if (decide('fork', source) === undefined)

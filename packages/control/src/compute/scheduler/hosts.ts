@@ -2,8 +2,7 @@
 import type { RunnerFacts } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from './overcommit.ts';
-import { OCCUPIES_CPU } from '../sandboxes/transitions.ts';
-import type { Host } from './placement.ts';
+import { allocation, isOvercommitted, plus, type Host, type Resources } from './placement.ts';
 
 export interface HostRow {
   id: string;
@@ -15,16 +14,30 @@ export interface HostRow {
   facts: RunnerFacts;
   capabilities: string[] | null;
   last_seen_at: Date;
-  cpu: number;
-  mem_mib: number;
-  /** Outside guarantees; in `mem_mib` without the reclaimable part. */
+  /** Outside guarantees. */
   held_mem_mib: number;
   reclaimable_mem_mib: number;
-  disk_mib: number;
   gpus: number;
+  snapshot_mib: number;
+  /** The guarantees of its sandboxes, by the tiers that overcommitment tells apart. */
+  tiers: Record<Tier, Sums>;
+}
+
+/** Spot sandboxes are those that are burstable, too. */
+type Tier = 'dedicated' | 'burstable' | 'spot';
+interface Sums {
+  cpu: number;
+  mem_mib: number;
+  disk_mib: number;
+  /** Of sandboxes that are leaving or may be evicted. */
   releasable_cpu: number;
   releasable_mem_mib: number;
 }
+const TIERS: Record<Tier, { mode: 'burstable' | 'dedicated'; spot: boolean }> = {
+  dedicated: { mode: 'dedicated', spot: false },
+  burstable: { mode: 'burstable', spot: false },
+  spot: { mode: 'burstable', spot: true },
+};
 
 /** A host with the allocations of its spot sandboxes, and of those that are leaving. */
 export interface HostUsage extends Host {
@@ -36,56 +49,47 @@ export interface HostUsage extends Host {
  */
 const ABSENT_MS = 6 * 3_600_000;
 
-/**
- * How the rows are counted: as `allocation` in placement.ts does. $1..$3 times that cores, memory and disk are
- * overcommitted; $4 which sandboxes are.
- */
-function overcommitValues({ cpu, mem, disk, tier }: Overcommit): [number, number, number, string] {
-  return [cpu, mem, disk, tier];
-}
-const SHARE = (parameter: string): string =>
-  `case when case mode when 'dedicated' then $4::text = 'all' else spot or $4::text <> 'spot' end
-    then 1 / ${parameter}::double precision else 1 end`;
+const sums = (tier: Tier): string => {
+  const releasable = tier === 'spot' ? 'spot' : `releasable_${tier}`;
+  return `'${tier}', json_build_object('cpu', coalesce(a.${tier}_cpu, 0), 'mem_mib', coalesce(a.${tier}_mem_mib, 0),
+            'disk_mib', coalesce(a.${tier}_disk_mib, 0),
+            'releasable_cpu', coalesce(a.${releasable}_cpu, 0), 'releasable_mem_mib', coalesce(a.${releasable}_mem_mib, 0))`;
+};
 
-/**
- * Memory that a runner holds for sandboxes outside their guarantees is used, and free as far as the runner would release it.
- * Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run. */
-function select(held: string, hosts: string): string {
-  const running = `status in (${OCCUPIES_CPU.map((status) => `'${status}'`).join(', ')})`;
+/** Rows of hosts only: what their sandboxes and snapshots add up to is a row too (migration host-allocations). */
+function select(hosts: string): string {
   return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.capabilities, r.last_seen_at,
-          coalesce(u.cpu, 0) as cpu, coalesce(u.mem_mib, 0) + r.held_mem_mib - r.reclaimable_mem_mib as mem_mib,
-          r.held_mem_mib, r.reclaimable_mem_mib,
-          coalesce(u.disk_mib, 0) + coalesce(k.disk_mib, 0)::double precision as disk_mib, coalesce(u.gpus, 0)::integer as gpus,
-          coalesce(u.releasable_cpu, 0) as releasable_cpu, coalesce(u.releasable_mem_mib, 0) as releasable_mem_mib
-     from runners r left join (
-       select runner_id,
-              sum(cpu * ${SHARE('$1')}) filter (where ${running}) as cpu,
-              sum(mem_mib * ${SHARE('$2')}) filter (where ${running}) as mem_mib,
-              sum(gpu_host) filter (where ${running}) as gpus,
-              sum((scratch_mib::double precision + coalesce(docker_data_mib, 0) + case when has_memory then mem_mib else 0 end) * ${SHARE('$3')}) as disk_mib,
-              sum(cpu * ${SHARE('$1')}) filter (where ${running} and (spot or status in ('stopping', 'pausing', 'deleting'))) as releasable_cpu,
-              sum(mem_mib * ${SHARE('$2')}) filter (where ${running} and (spot or status in ('stopping', 'pausing', 'deleting'))) as releasable_mem_mib
-         from sandboxes where ${held} group by runner_id
-     ) u on u.runner_id = r.id
-     left join (
-       select runner_id, ceil(sum(coalesce(disk_bytes, 0) + coalesce(mem_bytes, 0)) / 1048576) as disk_mib
-         from snapshots where ${held} group by runner_id
-     ) k on k.runner_id = r.id
+          r.held_mem_mib, r.reclaimable_mem_mib, coalesce(a.gpus, 0)::integer as gpus,
+          ceil(coalesce(a.snapshot_bytes, 0) / 1048576)::double precision as snapshot_mib,
+          json_build_object(${Object.keys(TIERS)
+            .map((tier) => sums(tier as Tier))
+            .join(', ')}) as tiers
+     from runners r left join host_allocations a on a.runner_id = r.id
     where r.forgotten_at is null and ${hosts}`;
 }
 
 const KNOWN = `(r.status <> 'lost' or r.last_seen_at > now() - interval '${ABSENT_MS} milliseconds')`;
-const HOSTS = statement<HostRow>('schedule-hosts', select('held', KNOWN));
-const SOME_HOSTS = statement<HostRow>(
-  'schedule-hosts-some',
-  select('held and runner_id = any($5::uuid[])', `r.id = any($5::uuid[]) and ${KNOWN}`),
+const HOSTS = statement<HostRow>('schedule-hosts', select(KNOWN));
+const SOME_HOSTS = statement<HostRow>('schedule-hosts-some', select(`r.id = any($1::uuid[]) and ${KNOWN}`));
+const ALL_HOSTS = statement<HostRow>('schedule-hosts-all', `${select('true')} order by r.id`);
+const HOST = statement<HostRow>('schedule-host', select('r.id = $1'));
+/** In one order, as the statements that move sandboxes lock them. $1 hosts */
+const LOCK = statement(
+  'schedule-hosts-lock',
+  'select 1 from host_allocations where runner_id = any($1::uuid[]) order by runner_id for no key update',
 );
-const ALL_HOSTS = statement<HostRow>('schedule-hosts-all', `${select('held', 'true')} order by r.id`);
-const HOST = statement<HostRow>('schedule-host', select('held and runner_id = $5', 'r.id = $5'));
+
+/**
+ * Waits for the transactions that have moved sandboxes of these hosts, and makes others wait until the end of this one. What is read of
+ * the hosts after it stays as it is.
+ */
+export async function lockHosts(on: Queryable, ids: readonly string[]): Promise<void> {
+  await queryAll(on, LOCK, [ids]);
+}
 
 /** All connected hosts, and recently lost ones, which are not ready. */
 export async function readHosts(on: Queryable, overcommit: Overcommit): Promise<HostUsage[]> {
-  return (await queryAll(on, HOSTS, overcommitValues(overcommit))).map(toHost);
+  return (await queryAll(on, HOSTS)).map((row) => toHost(row, overcommit));
 }
 
 /** The same for these hosts. */
@@ -94,7 +98,7 @@ export async function readSomeHosts(
   overcommit: Overcommit,
   ids: readonly string[],
 ): Promise<HostUsage[]> {
-  return (await queryAll(on, SOME_HOSTS, [...overcommitValues(overcommit), ids])).map(toHost);
+  return (await queryAll(on, SOME_HOSTS, [ids])).map((row) => toHost(row, overcommit));
 }
 
 /** All hosts, lost ones included. */
@@ -102,10 +106,7 @@ export async function readAllHosts(
   on: Queryable,
   overcommit: Overcommit,
 ): Promise<{ row: HostRow; host: Host }[]> {
-  return (await queryAll(on, ALL_HOSTS, overcommitValues(overcommit))).map((row) => ({
-    row,
-    host: toHost(row),
-  }));
+  return (await queryAll(on, ALL_HOSTS)).map((row) => ({ row, host: toHost(row, overcommit) }));
 }
 
 /** One host, lost or not. */
@@ -114,8 +115,8 @@ export async function readHostRow(
   id: string,
   overcommit: Overcommit,
 ): Promise<{ row: HostRow; host: Host } | undefined> {
-  const row = await queryOne(on, HOST, [...overcommitValues(overcommit), id]);
-  return row && { row, host: toHost(row) };
+  const row = await queryOne(on, HOST, [id]);
+  return row && { row, host: toHost(row, overcommit) };
 }
 
 /** One host, and the time of its last heartbeat if it is lost. */
@@ -128,7 +129,28 @@ export async function readHost(
   return found && { ...found.host, lostSince: found.row.status === 'lost' ? found.row.last_seen_at : null };
 }
 
-function toHost(row: HostRow): HostUsage {
+/**
+ * Memory that a runner holds for sandboxes outside their guarantees is used, and free as far as the runner would release it.
+ * Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run.
+ */
+function toHost(row: HostRow, overcommit: Overcommit): HostUsage {
+  let used: Resources = {
+    cpu: 0,
+    mem_mib: row.held_mem_mib - row.reclaimable_mem_mib,
+    disk_mib: row.snapshot_mib,
+    gpus: row.gpus,
+  };
+  const releasable = { cpu: 0, mem_mib: 0 };
+  for (const [tier, properties] of Object.entries(TIERS)) {
+    const guarantees = row.tiers[tier as Tier];
+    const { cpu, mem_mib, disk_mib, releasable_cpu, releasable_mem_mib } = guarantees;
+    const overcommitted = isOvercommitted(properties, overcommit);
+    used = plus(used, allocation({ cpu, mem_mib, disk_mib, gpus: 0, overcommitted }, overcommit));
+    const part = { cpu: releasable_cpu, mem_mib: releasable_mem_mib, disk_mib: 0, gpus: 0, overcommitted };
+    const released = allocation(part, overcommit);
+    releasable.cpu += released.cpu;
+    releasable.mem_mib += released.mem_mib;
+  }
   return {
     id: row.id,
     region: row.region,
@@ -136,8 +158,8 @@ function toHost(row: HostRow): HostUsage {
     draining: row.draining_since !== null,
     facts: row.facts,
     capabilities: row.capabilities,
-    used: { cpu: row.cpu, mem_mib: row.mem_mib, disk_mib: row.disk_mib, gpus: row.gpus },
-    releasable: { cpu: row.releasable_cpu, mem_mib: row.releasable_mem_mib },
+    used,
+    releasable,
   };
 }
 

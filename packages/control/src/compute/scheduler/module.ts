@@ -1,12 +1,22 @@
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
 import type { Scheduler } from './scheduler.ts';
 import { gauge } from '../../platform/metrics/scraped.ts';
 import type { Module } from '../../platform/module.ts';
+import { repairAllocations } from './repair-allocations.ts';
+
+/** Interval of the count of what is allocated on each host: it reads every held sandbox. */
+const COUNT_MS = 600_000;
 
 export function schedulerModule({
+  database,
   scheduler,
   limits,
+  log,
 }: {
+  database: Database;
   limits: { createQueue: number; sweepMs: number };
+  log: Logger;
   scheduler: Scheduler;
 }): Module {
   return {
@@ -32,6 +42,12 @@ export function schedulerModule({
         everyMs: limits.sweepMs,
         leased: false,
         run: async () => scheduler.kick(),
+      },
+      {
+        name: 'host-allocations',
+        everyMs: COUNT_MS,
+        leased: true,
+        run: () => repairAllocations({ database, log }),
       },
     ],
   };

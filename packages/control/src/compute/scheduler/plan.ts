@@ -36,12 +36,14 @@ export interface Reservation {
   runnerId: string;
 }
 
+export type WaitingRequest = Pick<PendingRequest, 'id' | 'need'>;
+
 export interface Plan {
   place: { id: string; runnerId: string }[];
   /** Requests that no host can ever run, with the reason. */
   reject: { id: string; reason: string }[];
   /** Requests without capacity that may preempt spot sandboxes, in queue order. */
-  waiting: Need[];
+  waiting: WaitingRequest[];
   /** At most one a region. */
   reservations: Reservation[];
 }
@@ -78,7 +80,7 @@ export function planRound(
       plan.reject.push({ id, reason: choice.reason });
       continue;
     }
-    if (!spot) plan.waiting.push(need);
+    if (!spot) plan.waiting.push({ id, need });
     if (waitedMs < reserveAfterMs || plan.reservations.some((one) => one.region === need.region)) continue;
     const host = hostToReserve(need, asked, hosts, reservedRunnerId);
     if (host === undefined) continue;

@@ -4,7 +4,7 @@ import type { Overcommit } from './overcommit.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import { chooseEviction, hostWithCapacity, type Evictable } from './eviction.ts';
-import { readHosts, readSomeHosts, type HostUsage } from './hosts.ts';
+import { lockHosts, readSomeHosts, type HostUsage } from './hosts.ts';
 import {
   allocation,
   fits,
@@ -55,20 +55,20 @@ const MOST_HOSTS = 8;
 const MOST_SANDBOXES = 500;
 
 /**
+ * Part of a transaction (`allocate`), which locks the hosts: nothing leaves them or is placed there until its end.
  * @param waiting non-spot requests that found no capacity, in the order of the queue
- * @param known the hosts, if the caller has just read them
+ * @param candidates of `candidateHosts`
  */
 export async function preempt(
   on: Queryable,
   lifecycle: Lifecycle,
   waiting: readonly Need[],
   overcommit: Overcommit,
-  known?: readonly HostUsage[],
+  candidates: readonly string[],
 ): Promise<SandboxRow[]> {
   const requests = waiting.slice(0, MOST_REQUESTS);
-  if (requests.length === 0) return [];
-  const candidates = candidateHosts(requests, known ?? (await readHosts(on, overcommit)), overcommit);
-  if (candidates.length === 0) return [];
+  if (requests.length === 0 || candidates.length === 0) return [];
+  await lockHosts(on, candidates);
   const taken = await queryAll(on, TAKEN, [candidates, MOST_SANDBOXES]);
   let spot: Evictable[] = taken
     .filter((one) => !one.leaving)
@@ -79,8 +79,6 @@ export async function preempt(
       frees: frees(one, overcommit),
     }));
   if (spot.length === 0) return [];
-  // Read after the hosts: a sandbox that leaves in between is subtracted twice, which the next round corrects. In the
-  // other order it would count as present, and another one would be evicted needlessly.
   const hosts = await readSomeHosts(on, overcommit, candidates);
   // The hosts as they will be when the leaving sandboxes have left.
   const future = hosts.map((host) => ({
@@ -115,12 +113,13 @@ export async function preempt(
  * The hosts where evictions could help, those with the most evictable capacity first, a few per request: a round reads
  * a bounded number of rows for any size of the fleet.
  */
-function candidateHosts(
-  requests: readonly Need[],
+export function candidateHosts(
+  waiting: readonly Need[],
   hosts: readonly HostUsage[],
   overcommit: Overcommit,
 ): string[] {
   const ids = new Set<string>();
+  const requests = waiting.slice(0, MOST_REQUESTS);
   const byReleasable = [...hosts].sort((a, b) => b.releasable.cpu - a.releasable.cpu);
   for (const need of requests) {
     const { cpu, mem_mib } = allocation(need, overcommit);

@@ -10,9 +10,9 @@ import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import type { Change } from '../sandboxes/transition-sql.ts';
 import { readHost, readSomeHosts } from './hosts.ts';
-import { preempt } from './preempt.ts';
+import { candidateHosts, preempt } from './preempt.ts';
 import { isOvercommitted, shortfall, type Demand, type Host } from './placement.ts';
-import { withSchedulerLock } from './scheduler-lock.ts';
+import { allocate } from './allocate.ts';
 
 export interface RestartContext {
   database: Database;
@@ -44,10 +44,10 @@ export async function restart(
   const { database, lifecycle, limits } = context;
   let moved: SandboxRow | undefined;
   try {
-    moved = await withSchedulerLock(database, async (client) => {
+    moved = await allocate(database, async (client) => {
       const [row] = await lifecycle.applyWithin(client, event, [change]);
       if (row === undefined) return undefined;
-      // The allocations include it already.
+      // The allocations of its host include it already, and stay as they are until the end of this transaction.
       const host =
         row.runner_id === null ? undefined : await readHost(client, row.runner_id, limits.overcommit);
       const need = {
@@ -98,14 +98,15 @@ export async function preemptFor(
   { message, row, need }: InsufficientCapacityError,
 ): Promise<string> {
   if (row.spot) return message;
-  const moved = await withSchedulerLock(database, async (client) => {
+  const moved = await allocate(database, async (client) => {
     const there = { ...need, region: row.region, arch: row.cpu_arch, requiredRunnerId: row.runner_id };
     const known = await readSomeHosts(
       client,
       limits.overcommit,
       row.runner_id === null ? [] : [row.runner_id],
     );
-    return preempt(client, lifecycle, [there], limits.overcommit, known);
+    const candidates = candidateHosts([there], known, limits.overcommit);
+    return preempt(client, lifecycle, [there], limits.overcommit, candidates);
   });
   if (moved.length === 0) return message;
   lifecycle.announce(moved);

@@ -11,8 +11,7 @@ export interface RowLifecycle<Event extends string, Row, Input> {
   apply: (event: Event, changes: readonly Input[]) => Promise<Row[]>;
   /**
    * The same inside a transaction of the caller's, who calls `announce` after the commit.
-   * @param options.skipLocked for a holder of the scheduler lock: rows that another transaction has locked are left
-   *   alone instead of waited for
+   * @param options.skipLocked rows that another transaction has locked are left alone instead of waited for
    */
   applyWithin: (
     on: Queryable,
