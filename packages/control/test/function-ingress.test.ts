@@ -218,7 +218,15 @@ test('a gateway that dies or does not answer is said, and a begun answer is cut'
   const unanswered = await call('/fns/hello/invoke', { body: 'x' });
   assert.deepEqual(
     [unanswered.headers.has('retry-after'), await unanswered.json()],
-    [true, { error: 'no gateway answers; try again' }],
+    [
+      true,
+      {
+        error: 'no gateway answers; try again',
+        code: 'unavailable',
+        retryable: true,
+        request_id: unanswered.headers.get('x-request-id'),
+      },
+    ],
   );
   await world.database.pool.query('update regions set toolbox_proxy_url = null');
   await until(async () => {

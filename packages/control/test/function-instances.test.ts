@@ -106,7 +106,13 @@ describe('a function for a gateway', () => {
     const fn = await insertFunction(world);
     assert.deepEqual(
       { ...(await ask(fn.name, key)), id: 0 },
-      { type: 'refusal', id: 0, status: 404, error: `function "${fn.name}" not found` },
+      {
+        type: 'refusal',
+        id: 0,
+        status: 404,
+        error: `function "${fn.name}" not found`,
+        code: 'function_not_found',
+      },
     );
     for (const unknown of ['nothing', 'a\0b', '', 'ü', 'x'.repeat(128)]) {
       assert.equal(refused(await ask(unknown, world.call.key)).status, 404, unknown);
@@ -124,7 +130,13 @@ describe('a function for a gateway', () => {
     for (const project of [projectId, newUuid(), 'malformed'])
       assert.deepEqual(
         { ...(await ask(hidden.name, world.call.key, project)), id: 0 },
-        { type: 'refusal', id: 0, status: 404, error: `function "${hidden.name}" not found` },
+        {
+          type: 'refusal',
+          id: 0,
+          status: 404,
+          error: `function "${hidden.name}" not found`,
+          code: 'function_not_found',
+        },
       );
     assert.equal((await ask(open.name, undefined, projectId)).type, 'function');
     assert.equal((await ask(secured.name, token, projectId)).type, 'function');

@@ -101,7 +101,13 @@ describe('a decision on the toolbox of a sandbox', () => {
       const answer = await gateway.resolve(id, stranger.key);
       assert.deepEqual(
         { ...answer, id: 0 },
-        { type: 'refusal', id: 0, status: 404, error: `sandbox ${JSON.stringify(id)} not found` },
+        {
+          type: 'refusal',
+          id: 0,
+          status: 404,
+          error: `sandbox ${JSON.stringify(id)} not found`,
+          code: 'sandbox_not_found',
+        },
       );
     }
     const wrong = await gateway.resolve(other.id, vm.token);

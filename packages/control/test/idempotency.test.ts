@@ -6,7 +6,7 @@ import type { IdGenerator } from '../src/platform/idempotency/id-generator.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/platform/idempotency/idempotency.ts';
 import { inspectSandboxes } from '@releap/testing/inspect';
 import { quiet } from '@releap/testing/logging';
-import { startWorld, type World } from '@releap/testing/world';
+import { startWorld, type World, refusalOf } from '@releap/testing/world';
 
 let world: World;
 before(async () => {
@@ -35,7 +35,10 @@ describe('POST /vms with an Idempotency-Key', () => {
     const body = { image: 'busybox' };
     const mine = await world.call('POST', '/vms', body, withKey('two'));
     const other = await world.call('POST', '/vms', { ...body, name: 'x' }, withKey('two'));
-    assert.deepEqual([other.status, Object.keys(other.body as object)], [409, ['error']]);
+    assert.deepEqual(
+      [other.status, Object.keys(refusalOf(other) as object)],
+      [409, ['error', 'code', 'retryable']],
+    );
     assert.match(other.body.error, /Idempotency-Key "two" was used for another request/);
     const elsewhere = await world.call(
       'POST',

@@ -7,7 +7,7 @@ import { Compile } from 'typebox/compile';
 import { CONTROL_LIMITS } from '../src/limits.ts';
 import { leaseExpiry } from '../src/compute/sandboxes/leases.ts';
 import { Stage, VERBS } from './support/lifecycle.ts';
-import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { create, startWorld, until, waitFor, type World, refusalOf } from '@releap/testing/world';
 
 let world: World;
 let stage: Stage;
@@ -260,8 +260,11 @@ describe('every lifecycle call', () => {
       for (const id of [randomUUID(), `here-${'a'.repeat(26)}`, 'no-id!', vm.id, vm.uuid]) {
         const answer = await stranger('POST', `/vms/${encodeURIComponent(id)}/${verb}`);
         assert.deepEqual(
-          [answer.status, answer.body],
-          [404, { error: `sandbox ${JSON.stringify(id)} not found` }],
+          [answer.status, refusalOf(answer)],
+          [
+            404,
+            { error: `sandbox ${JSON.stringify(id)} not found`, code: 'sandbox_not_found', retryable: false },
+          ],
         );
       }
       assert.equal((await stage.row(vm)).status, 'stopped');

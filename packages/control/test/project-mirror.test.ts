@@ -4,7 +4,7 @@ import { createEncryption } from '../src/platform/encryption/encryption.ts';
 import { secretsOf } from './support/secrets.ts';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';
-import { create, until, type Answer, type Caller } from '@releap/testing/world';
+import { create, until, type Answer, type Caller, refusalOf } from '@releap/testing/world';
 import { inspect } from '@releap/testing/inspect';
 
 const keys = testKeys();
@@ -43,7 +43,7 @@ const timeless = ({ status, body, text }: Answer): unknown => [
     ? text
     : JSON.parse(
         JSON.stringify(body, (name, value: unknown) =>
-          name.endsWith('_at') || name === 'id' ? 'then' : value,
+          name.endsWith('_at') || name === 'id' || name === 'request_id' ? 'then' : value,
         ),
       ),
 ];
@@ -160,8 +160,8 @@ describe('the mirror of a project', () => {
       for (const id of [projectId, NO_PROJECT, 'no-id']) {
         const answer = await stranger(method, `/projects/${id}${path}`, body);
         assert.deepEqual(
-          [answer.status, answer.body],
-          [404, { error: `project "${id}" not found` }],
+          [answer.status, refusalOf(answer)],
+          [404, { error: `project "${id}" not found`, code: 'project_not_found', retryable: false }],
           `${method} ${path}`,
         );
       }

@@ -15,6 +15,7 @@ import {
   type Script,
   type ScriptedRunner,
   type World,
+  refusalOf,
 } from '@releap/testing/world';
 
 export type Verb = 'stop' | 'start' | 'pause' | 'resume';
@@ -95,7 +96,11 @@ export class Stage {
   async refused(vm: Created, verb: Verb, message: RegExp): Promise<void> {
     const before = await this.row(vm);
     const answer = await this.do(vm, verb);
-    assert.deepEqual([answer.status, Object.keys(answer.body as object)], [409, ['error']], answer.text);
+    assert.deepEqual(
+      [answer.status, Object.keys(refusalOf(answer) as object)],
+      [409, ['error', 'code', 'retryable']],
+      answer.text,
+    );
     assert.match(answer.body.error, message);
     assert.deepEqual(await this.row(vm), before, 'nothing has changed');
   }

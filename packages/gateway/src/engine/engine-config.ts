@@ -1,5 +1,8 @@
 /** The configuration of HAProxy as the engine in front of previews. For versions 2.6 to 3.0. Pure. */
 import {
+  ApiError,
+  badRequest,
+  type ErrorStatus,
   COMPAT_PREVIEW_TOKEN_HEADER,
   PREVIEW_TOKEN_HEADER,
   PREVIEW_TOKEN_PARAMETER,
@@ -56,8 +59,12 @@ export const laneName = (index: number): string => `lane${index}`;
 /** Tokens of the service, which guests do not get. */
 const OWN_BEARER = '^[Bb][Ee][Aa][Rr][Ee][Rr] +rlp[vp]?_[0-9A-Za-z]{43} *$';
 
-const error = (status: number, text: string): string =>
-  `  http-error status ${status} content-type "application/json; charset=utf-8" lf-string '{"error":"${text}"}' hdr cache-control no-store`;
+function error(status: ErrorStatus, text: string): string {
+  // What is not HTTP, or not complete, has no id.
+  const id = status >= 500 ? { request_id: '%[var(txn.request_id)]' } : {};
+  const body = JSON.stringify({ ...new ApiError(status, text).body, ...id });
+  return `  http-error status ${status} content-type "application/json; charset=utf-8" lf-string '${body}' hdr cache-control no-store`;
+}
 
 /** Headers of the connection, and those that only the gateway sets. */
 const REMOVED = ['keep-alive', 'proxy-connection', 'te', 'trailer'];
@@ -127,7 +134,7 @@ ${tls === undefined ? '' : `  bind ${address(tls)} ssl crt ${paths.certificate} 
   http-request set-var(txn.request_id) uuid() if !has_request_id
   http-request set-header ${REQUEST_ID_HEADER} %[var(txn.request_id)]
   http-after-response set-header ${REQUEST_ID_HEADER} %[var(txn.request_id)] unless { res.hdr(${REQUEST_ID_HEADER}) -m found }
-  http-request return status 431 content-type "application/json; charset=utf-8" string '{"error":"the request headers are too large"}' if { req.hdrs,length gt ${headerBytes} }
+  http-request return status 431 content-type "application/json; charset=utf-8" string '${JSON.stringify(badRequest('the request headers are too large').body)}' if { req.hdrs,length gt ${headerBytes} }
 
   # Whether the policy process has confirmed its routes lately.
   http-request set-var(txn.now) date(0,ms)

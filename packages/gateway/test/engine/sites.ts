@@ -77,7 +77,15 @@ test('a browser without a credential gets a page, a program an error, a prefligh
     assert.match(String(page.headers['content-type']), /text\/html/);
     assert.match(page.body.toString(), /This preview is private/);
     const error = await call(port, host, { headers: { accept: '*/*' } });
-    assert.deepEqual([error.status, error.body.toString()], [401, '{"error":"this preview is private"}']);
+    const { request_id: requestId, ...refusal } = JSON.parse(error.body.toString()) as Record<
+      string,
+      unknown
+    >;
+    assert.deepEqual(
+      [error.status, refusal],
+      [401, { error: 'this preview is private', code: 'unauthorized', retryable: false }],
+    );
+    assert.equal(requestId, error.headers['x-request-id']);
     const preflight = await call(port, host, {
       method: 'OPTIONS',
       headers: {
