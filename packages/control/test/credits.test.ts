@@ -18,6 +18,7 @@ import {
   type Answer,
   type Created,
   type World,
+  refusalOf,
 } from '@releap/testing/world';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
 
@@ -85,7 +86,11 @@ describe('an organization without credits', () => {
     const snapshot = { name: 'built', imageName: 'localhost:5000/app' };
     assert.equal((await world.call('POST', '/compat/snapshots', snapshot)).status, 402);
     for (const answer of refusals) {
-      assert.deepEqual([answer.status, Object.keys(answer.body as object)], [402, ['error']], answer.text);
+      assert.deepEqual(
+        [answer.status, Object.keys(refusalOf(answer) as object)],
+        [402, ['error', 'code', 'retryable']],
+        answer.text,
+      );
       assert.match(answer.body.error, /out of credits: its balance is (0|-0\.\d+), and must be above 0$/);
     }
     assert.equal(

@@ -164,6 +164,7 @@ it('says what requests wait for while the outcome takes long', async () => {
     type: 'refusal',
     status: 429,
     error: `version 1 of function "${name}" has not been started yet: the root file system of its image "busybox" is being made, which the first use of an image on a host takes`,
+    code: 'overloaded',
     not_tried_yet: true,
   });
   script = obedient;

@@ -3,7 +3,14 @@ import assert from 'node:assert/strict';
 import type { SnapshotRow } from '@releap/database';
 import { inspectSnapshot, inspectSnapshots } from '@releap/testing/inspect';
 import type { Stage } from './lifecycle.ts';
-import { PATIENCE_MS, takesSnapshots, type Answer, type Created, type World } from '@releap/testing/world';
+import {
+  PATIENCE_MS,
+  takesSnapshots,
+  type Answer,
+  type Created,
+  type World,
+  refusalOf,
+} from '@releap/testing/world';
 
 export class Shots {
   readonly #world: World;
@@ -69,7 +76,11 @@ export class Shots {
   async refused(vm: Created, body: object, message: RegExp): Promise<void> {
     const before = await inspectSnapshots(this.#world.database);
     const answer = await this.take(vm, { name: this.fresh(), ...body });
-    assert.deepEqual([answer.status, Object.keys(answer.body)], [409, ['error']], answer.text);
+    assert.deepEqual(
+      [answer.status, Object.keys(refusalOf(answer) as object)],
+      [409, ['error', 'code', 'retryable']],
+      answer.text,
+    );
     assert.match(answer.body.error, message);
     assert.deepEqual(await inspectSnapshots(this.#world.database), before, 'nothing is written');
   }
