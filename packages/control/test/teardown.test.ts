@@ -341,6 +341,12 @@ describe('the teardown steps of the modules', () => {
     const { pool } = own.database;
     for (const { projectId } of [gone, stays]) {
       await pool.query(
+        `insert into usage_hourly (hour, sandbox_id, project_id, region, runner_ids, duration_ms, cpu_usec, memory_kib_ms, disk_peak_bytes,
+                                   disk_read_bytes, disk_write_bytes, net_rx_bytes, net_tx_bytes)
+         select date_trunc('hour', now()), gen_random_uuid(), $1, 'local', '{}', 0, 0, 0, 0, 0, 0, 0, 0 from generate_series(1, 2500)`,
+        [projectId],
+      );
+      await pool.query(
         `insert into usage_hours (sandbox_id, hour, project_id, region, duration_ms, cpu_usec, memory_kib_ms, disk_peak_bytes,
                                   disk_read_bytes, disk_write_bytes, net_rx_bytes, net_tx_bytes)
          select gen_random_uuid(), date_trunc('hour', now()), $1, 'local', 0, 0, 0, 0, 0, 0, 0, 0 from generate_series(1, 2500)`,
@@ -357,12 +363,13 @@ describe('the teardown steps of the modules', () => {
     const counts = async (projectId: string): Promise<unknown> =>
       (
         await pool.query(
-          `select (select count(*)::int from usage_hours where project_id = $1) as hours,
+          `select (select count(*)::int from usage_hourly where project_id = $1) as hourly,
+                  (select count(*)::int from usage_hours where project_id = $1) as hours,
                   (select count(*)::int from registry_credentials where project_id = $1) as registries`,
           [projectId],
         )
       ).rows[0];
-    assert.deepEqual(await counts(gone.projectId), { hours: 0, registries: 0 });
-    assert.deepEqual(await counts(stays.projectId), { hours: 2500, registries: 1500 });
+    assert.deepEqual(await counts(gone.projectId), { hourly: 0, hours: 0, registries: 0 });
+    assert.deepEqual(await counts(stays.projectId), { hourly: 2500, hours: 2500, registries: 1500 });
   });
 });

@@ -22,7 +22,7 @@ import { quiet } from '@releap/testing/postgres';
 let world: World;
 let runner: ScriptedRunner;
 before(async () => {
-  world = await startWorld();
+  world = await startWorld({ usage: { ...USAGE_SETTINGS, minuteDays: 7 } });
   runner = await world.runner();
 });
 after(async () => world[Symbol.asyncDispose]());
@@ -159,6 +159,43 @@ describe('GET /vms/:id/usage/history', () => {
     assert.deepEqual([sum?.duration_ms, sum?.cpu_core_s], [120_000, 60]);
   });
 
+  it('what a server of the version before has stored is read, and no message is stored by both', async () => {
+    const vm = await running();
+    const { pool } = world.database;
+    const COUNTERS =
+      'duration_ms, cpu_usec, memory_kib_ms, disk_peak_bytes, disk_read_bytes, disk_write_bytes, net_rx_bytes, net_tx_bytes';
+    /** As its statement stores one piece. @returns how many rows */
+    const storeBefore = async (one: UsagePiece, number: number): Promise<number> => {
+      const values = COUNTERS.split(', ').map((name) => one[name as keyof UsagePiece]);
+      const stored = await pool.query(
+        `insert into usage_minutes (sandbox_id, minute, runner_id, seq, ${COUNTERS})
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict do nothing`,
+        [vm.uuid, at(one.minute * 60_000), runner.id, number, ...values],
+      );
+      if (stored.rowCount === 1)
+        await pool.query(
+          `insert into usage_hours (sandbox_id, hour, project_id, region, ${COUNTERS})
+           values ($1, $2, $3, 'here', $4, $5, $6, $7, $8, $9, $10, $11)`,
+          [vm.uuid, at(hour), world.call.projectId, ...values],
+        );
+      return stored.rowCount ?? 0;
+    };
+    assert.equal(await storeBefore(piece(vm, 1), 501), 1);
+    await send([piece(vm, 1)], 501);
+    await send([piece(vm, 2)], 502);
+    assert.equal(await storeBefore(piece(vm, 2), 502), 0);
+    const starts = (await history(vm)).periods.map(({ start }) => start);
+    assert.deepEqual(starts, [at(hour + 60_000), at(hour + 120_000)]);
+    const [sum] = (await history(vm, '?resolution=h')).periods;
+    assert.deepEqual([sum?.duration_ms, sum?.cpu_core_s], [120_000, 60]);
+    const items = (await report(`?start=${at(hour)}&end=${at(hour + HOUR_MS)}`)).items;
+    const own = items.filter(({ sandbox_id: id }) => id.endsWith(vm.uuid) || id === vm.id);
+    assert.equal(
+      own.reduce((ms, item) => ms + item.duration_ms, 0),
+      120_000,
+    );
+  });
+
   it('`from` is inclusive, `to` exclusive', async () => {
     const vm = await running();
     await send([piece(vm, 0), piece(vm, 1), piece(vm, 2)]);
@@ -279,13 +316,13 @@ describe('what is kept', () => {
     const names = async (): Promise<string[]> =>
       (
         await database.pool.query<{ name: string }>(
-          `select inhrelid::regclass::text as name from pg_inherits where inhparent = 'usage_minutes'::regclass`,
+          `select inhrelid::regclass::text as name from pg_inherits where inhparent = 'usage_batches'::regclass`,
         )
       ).rows.map((row) => row.name);
-    const old = `usage_minutes_${at(hour - 3 * 24 * HOUR_MS)
+    const old = `usage_batches_${at(hour - 3 * 24 * HOUR_MS)
       .slice(0, 10)
       .replaceAll('-', '_')}`;
-    const today = `usage_minutes_${at(hour).slice(0, 10).replaceAll('-', '_')}`;
+    const today = `usage_batches_${at(hour).slice(0, 10).replaceAll('-', '_')}`;
     assert.ok((await names()).includes(old));
     await dropPartitions(database, usagePartitions(settings), quiet);
     const left = await names();

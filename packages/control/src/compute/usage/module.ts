@@ -15,16 +15,24 @@ import type { UsageSettings } from './settings.ts';
 
 const PARTITIONS_MS = 3_600_000;
 
+const PURGE_BATCHES = purgeDefault('usage_batches', 'hour');
+const PURGE_HOURLY = purgeDefault('usage_hourly', 'hour');
 const PURGE_MINUTES = purgeDefault('usage_minutes', 'minute');
 const PURGE_HOURS = purgeDefault('usage_hours', 'hour');
+/** Tables of the version before. It makes its partitions while it runs; they are dropped as they expire. */
+const NONE_MADE = { behind: 0, ahead: -1 };
 
 /** From the oldest that a runner may still send. */
 export function usagePartitions({ minuteDays, hourDays }: UsageSettings): PartitionedTable[] {
   // A day longer than minutes are accepted, so that no repeated piece is counted again.
   const days = minuteDays + 1;
+  // Minutes are found by their hours.
+  const hoursKept = Math.max(hourDays, days);
   return [
-    { table: 'usage_minutes', period: 'day', behind: days, ahead: 3, days, purge: PURGE_MINUTES },
-    { table: 'usage_hours', period: 'month', behind: 1, ahead: 2, days: hourDays, purge: PURGE_HOURS },
+    { table: 'usage_batches', period: 'day', behind: days, ahead: 3, days, purge: PURGE_BATCHES },
+    { table: 'usage_hourly', period: 'month', behind: 1, ahead: 2, days: hoursKept, purge: PURGE_HOURLY },
+    { table: 'usage_minutes', period: 'day', ...NONE_MADE, days, purge: PURGE_MINUTES },
+    { table: 'usage_hours', period: 'month', ...NONE_MADE, days: hourDays, purge: PURGE_HOURS },
   ];
 }
 
@@ -52,14 +60,14 @@ export function usageModule(context: UsageModuleOptions): Module {
         },
       },
     ],
-    teardown: [
+    teardown: ['usage_hourly', 'usage_hours'].map((table) =>
       batchStep(database, {
-        name: 'usage',
+        name: table.replace('_', '-'),
         phase: 'erase',
-        text: `delete from usage_hours
-                where (sandbox_id, hour) in (select sandbox_id, hour from usage_hours where project_id = $1 limit $2)
+        text: `delete from ${table}
+                where (hour, sandbox_id) in (select hour, sandbox_id from ${table} where project_id = $1 limit $2)
                returning 1`,
       }),
-    ],
+    ),
   };
 }

@@ -8,4 +8,4 @@ export interface UsageSettings {
   hourDays: number;
 }
 
-export const USAGE_SETTINGS: UsageSettings = { mode: 'on', minuteDays: 7, hourDays: 400 };
+export const USAGE_SETTINGS: UsageSettings = { mode: 'on', minuteDays: 1, hourDays: 400 };

@@ -177,10 +177,11 @@ export const THE_SERVICE = {
   }),
   RELEAP_USAGE_MINUTE_DAYS: variable({
     schema: Type.Integer({ minimum: 1, maximum: 366 }),
-    default: 7,
+    default: 1,
     unit: 'days',
     description:
-      'Retention of the use of sandboxes by minute: about 300 MB a day for 1,000 running sandboxes.',
+      'Retention of the use of sandboxes by minute: about 90 MB a day for 1,000 running sandboxes. What hosts could not deliver ' +
+      'for longer is not recorded.',
     group: 'The service',
   }),
   RELEAP_USAGE_HOUR_DAYS: variable({
