@@ -5,9 +5,13 @@ import { queryAll, statement } from '@releap/database';
 import type { Module } from '../../platform/module.ts';
 import { dropPartitions, makePartitions, purgeDefault } from '../../platform/retention/partitions.ts';
 import { MAY_REPORT } from '../versions/teardown.ts';
+import { batchStep } from '../../platform/teardown/step.ts';
+import type { Usage } from '../../compute/usage/usage.ts';
+import { hoursPartitions, mergeHours } from './hours.ts';
 import { invocationLogRoutes } from './log-routes.ts';
 
 const PARTITIONS_MS = 3_600_000;
+const MERGE_MS = 30_000;
 /** Rows that one pass of a teardown removes: a statement must end in time. */
 const BATCH = 1_000;
 /** Not of an invocation that runs, or may: its gateway was cut off for some minutes and will report its end. */
@@ -53,11 +57,13 @@ export interface InvocationLogModuleOptions {
   hosts: HostClient;
   limits: { invocationRetentionDays: number; teardownGraceMs: number };
   log: Logger;
+  /** Sums of invocations are kept as long as hours of use. */
+  usage: Pick<Usage, 'settings'>;
 }
 
 /** The log of invocations: reads, retention and teardown. */
 export function invocationLogModule(context: InvocationLogModuleOptions): Module {
-  const { database, limits, log } = context;
+  const { database, limits, log, usage } = context;
   return {
     name: 'invocation-log',
     routes: (planes) => invocationLogRoutes(planes, context),
@@ -67,9 +73,17 @@ export function invocationLogModule(context: InvocationLogModuleOptions): Module
         everyMs: PARTITIONS_MS,
         leased: true,
         async run() {
-          await makePartitions(database, [PARTITIONS], log);
+          const hours = hoursPartitions(usage.settings.hourDays);
+          await makePartitions(database, [PARTITIONS, hours], log);
           await dropInvocations(database, limits.invocationRetentionDays, log);
+          await dropPartitions(database, [hours], log);
         },
+      },
+      {
+        name: 'invocation-hours',
+        everyMs: MERGE_MS,
+        leased: true,
+        run: () => mergeHours(database.pool),
       },
     ],
     teardown: [
@@ -82,6 +96,14 @@ export function invocationLogModule(context: InvocationLogModuleOptions): Module
           return row.gone > 0 ? 'more' : 1;
         },
       },
+      // After the invocations: what ends late is counted here.
+      batchStep(database, {
+        name: 'invocation-hours',
+        phase: 'erase',
+        text: `delete from invocation_hours
+                where (function_id, hour) in (select function_id, hour from invocation_hours where project_id = $1 limit $2)
+               returning 1`,
+      }),
     ],
   };
 }

@@ -8,7 +8,8 @@ import type { Planes } from '../../platform/http/planes.ts';
 import { logHeaders, type HostClient } from '../../fleet/runners/host-client.ts';
 import type { Range } from '../../compute/usage/history.ts';
 import { readRange, readTime } from '../../compute/usage/read-range.ts';
-import { readFunctionReport, readLog, readSeries } from './log.ts';
+import { readLog } from './log.ts';
+import { readFunctionReport, readSeries, reportRange } from './reports.ts';
 
 /** Longest range of hours, and of the report. */
 const HOURS_MAX_DAYS = USAGE_PERIODS_MAX / 24;
@@ -16,11 +17,19 @@ const DAYS_MAX_DAYS = 3_660;
 
 const shown = ({ from, to }: Range) => ({ from: from.toISOString(), to: to.toISOString() });
 
+export interface InvocationLogOptions {
+  database: Database;
+  hosts: HostClient;
+  limits: { invocationRetentionDays: number };
+}
+
 export function invocationLogRoutes(
   { workload }: Planes,
-  { database, hosts }: { database: Database; hosts: HostClient },
+  { database, hosts, limits }: InvocationLogOptions,
 ): void {
   const { pool } = database;
+  const reported = (range: Range, to: string | undefined) =>
+    reportRange(range, to === undefined, limits.invocationRetentionDays);
 
   workload.operation(operations.listInvocations, async ({ params, query, principal }) => {
     const limit = clampLimit(query.limit, LIMITS.invocationPageMax);
@@ -57,12 +66,18 @@ export function invocationLogRoutes(
         : { maxDays: DAYS_MAX_DAYS, advice: '', defaultDays: 30 },
     );
     const { id } = await requireFunction(pool, principal.projectId, params.name);
-    return { resolution, ...shown(range), points: await readSeries(pool, id, resolution, range) };
+    const points = await readSeries(pool, id, resolution, reported(range, query.to));
+    return { resolution, ...shown(range), points };
   });
 
   workload.operation(operations.getFunctionReport, async ({ query, principal }) => {
     const range = readRange(['from', 'to'], [query.from, query.to], { maxDays: HOURS_MAX_DAYS, advice: '' });
-    const report = await readFunctionReport(pool, principal.projectId, range, query.fn ?? null);
+    const report = await readFunctionReport(
+      pool,
+      principal.projectId,
+      reported(range, query.to),
+      query.fn ?? null,
+    );
     return { ...shown(range), ...report };
   });
 }
