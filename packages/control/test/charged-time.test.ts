@@ -1,6 +1,6 @@
 /**
- * The sum that is charged is the time for which guests held processors, within a meter's period: sandboxes, builds, trials of versions
- * and calls of functions, over deletions of any of them, of functions and of projects, cut connections, deaths of hosts, gateways and
+ * The sum that is charged is the time for which guests held processors, within a meter's period: sandboxes, builds, trials of versions,
+ * starts of instances and calls of functions, over deletions of any of them, of functions and of projects, cut connections, deaths of hosts, gateways and
  * servers, and clocks that are set.
  */
 import assert from 'node:assert/strict';
@@ -55,6 +55,9 @@ const action = fc.record({
     'start a sandbox',
     'start a build',
     'start a trial',
+    'start an instance',
+    'start an instance',
+    'an instance listens',
     'start a call',
     'start a call',
     'end one',
@@ -117,6 +120,12 @@ class Installation {
     if (does === 'start a sandbox' && isThere) await guests.startSandbox(projectId, SIZE);
     if (does === 'start a build' && isThere) await guests.startBuild(projectId);
     if (does === 'start a trial' && isThere && fn !== undefined) await guests.startTrial(fn);
+    if (does === 'start an instance' && isThere && fn !== undefined) await guests.startInstance(fn);
+    if (does === 'an instance listens') {
+      const starting = living.filter(({ kind }) => kind === 'start');
+      const started = starting[which % starting.length];
+      if (started !== undefined) await guests.listen(started);
+    }
     if (does === 'start a call' && isThere && fn !== undefined) await guests.startCall(fn);
     if (does === 'end one' && one !== undefined) await guests.end(one);
     if (does === 'cut the connection of a call' && one?.kind === 'call') await guests.end(one, 'failed');
@@ -233,6 +242,26 @@ it('what is charged is what guests held, whatever is deleted, cut, killed or set
     }),
     { numRuns: propertyRuns(100), examples: [[during('delete a project')], [during('delete a function')]] },
   );
+});
+
+it('an instance whose handler listens is charged for its calls only', async () => {
+  const installation = new Installation();
+  await installation.begin();
+  const one = { which: 0, before: 1_000_000, after: 29_000_000, step: 0 };
+  for (const does of ['start an instance', 'an instance listens', 'nothing', 'nothing'] as const)
+    await installation.run({ ...one, does });
+  await installation.end();
+  await installation.check();
+});
+
+it('an instance whose handler never listens is charged for its start, after what is free of it', async () => {
+  const installation = new Installation();
+  await installation.begin();
+  const one = { which: 0, before: 9_000_000, after: 29_000_000, step: 0 };
+  for (const does of ['start an instance', 'nothing', 'nothing', 'end one'] as const)
+    await installation.run({ ...one, does });
+  await installation.end();
+  await installation.check();
 });
 
 for (const what of ['sandbox', 'build'] as const)

@@ -356,14 +356,37 @@ describe('an instance of a function', () => {
     await isGone(fn.id);
   });
 
-  it('costs nothing as a sandbox', async () => {
+  it('is metered as a start until its gateway says that the handler listens, and not as a sandbox', async () => {
     const fn = await insertFunction(world);
-    const grant = await one.instance(fn.versionId);
-    const { rows } = await world.database.pool.query('select 1 from sandbox_meters where sandbox_id = $1', [
-      grant.vm_id,
-    ]);
-    assert.equal(rows.length, 0);
-    one.release([grant.id]);
+    const grants = [await one.instance(fn.versionId), await one.instance(fn.versionId)];
+    const ids = grants.map(({ vm_id: id }) => id);
+    const metered = async (): Promise<string[]> => {
+      const { rows } = await world.database.pool.query<{ sandbox_id: string; kind: string }>(
+        'select sandbox_id, kind from sandbox_meters where sandbox_id = any($1) and closed_at is null',
+        [ids],
+      );
+      assert.equal(
+        rows.every(({ kind }) => kind === 'start'),
+        true,
+      );
+      return rows.map(({ sandbox_id: id }) => id);
+    };
+    assert.deepEqual((await metered()).toSorted(), ids.toSorted());
+    const [first = '', second = ''] = ids;
+    // Not its gateway, and no instance.
+    two.send({ type: 'listening', instances: [{ id: first, for_ms: 0 }] });
+    one.send({
+      type: 'listening',
+      instances: [
+        { id: 'x', for_ms: 0 },
+        { id: second, for_ms: 5 },
+      ],
+    });
+    await until(async () => (await metered()).length === 1);
+    assert.deepEqual(await metered(), [first]);
+    one.send({ type: 'listening', instances: [{ id: first, for_ms: Number.MAX_SAFE_INTEGER }] });
+    await until(async () => (await metered()).length === 0);
+    one.release(grants.map(({ id }) => id));
     await isGone(fn.id);
   });
 });

@@ -46,6 +46,7 @@ function startLink(grantsMax?: number) {
     grants,
     dataToken: () => Promise.resolve({ token: 't', ttlMs: 60_000 }),
     onActive: () => undefined,
+    onListening: () => undefined,
     ...(grantsMax !== undefined && { grantsMax }),
     log: pino({ level: 'silent' }),
   });

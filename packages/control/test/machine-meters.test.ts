@@ -1,12 +1,17 @@
-/** Machines that are no sandboxes of tenants are charged too: builds of Dockerfiles, and trials of versions of functions. */
+/**
+ * Machines that are no sandboxes of tenants are charged too: builds of Dockerfiles, trials of versions of functions, and starts of
+ * instances that serve.
+ */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
-import { newUuid } from '@releap/contract';
+import { HANDLER_LISTEN_MS, newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
 import { chargeMeters, METER_SCALE } from '../src/tenancy/billing/charge-meters.ts';
+import { organizationsCrossing } from '../src/tenancy/billing/unbilled.ts';
+import { closeStarts } from '../src/functions/instances/listening.ts';
 import { newOrg, newRunner, newSandbox, PRICES, setStatus } from './support/billing.ts';
-import { newFunction } from './support/functions.ts';
+import { newFunction, type FunctionRow } from './support/functions.ts';
 
 let database: Database;
 let runnerId: string;
@@ -135,24 +140,107 @@ describe('the build of a Dockerfile', () => {
   });
 });
 
-it('the trial of a version is charged as its function, and no other instance is', async () => {
+const gatewayId = newUuid();
+async function newInstance(fn: FunctionRow, purpose: 'probe' | 'serve'): Promise<string> {
+  const { id: functionId, versionId, projectId, vcpus, memMib } = fn;
+  const id = await newSandbox(database, projectId, { status: 'pending', runnerId, vcpus, memMib });
+  await database.pool.query(
+    `update sandboxes set owner_kind = 'service', owner_service = 'functions' where id = $1`,
+    [id],
+  );
+  await database.pool.query(
+    `insert into function_instances (sandbox_id, function_id, version_id, project_id, purpose, gateway_id) values ($1, $2, $3, $4, $5, $6)`,
+    [id, functionId, versionId, projectId, purpose, gatewayId],
+  );
+  await setStatus(database, id, 'assigned');
+  return id;
+}
+
+describe('the start of an instance', () => {
+  const begin = async (): Promise<{ orgId: string; fn: FunctionRow; id: string }> => {
+    const { orgId, projectId } = await newOrg(database);
+    const fn = await newFunction(database, projectId, { vcpus: 2, memMib: 512 });
+    const id = await newInstance(fn, 'serve');
+    assert.deepEqual(await metersOf(id), [], 'while its image is fetched');
+    await setStatus(database, id, 'booting');
+    await setStatus(database, id, 'running');
+    return { orgId, fn, id };
+  };
+  const listens = (id: string, forMs = 0, by = gatewayId): Promise<void> =>
+    closeStarts(database.pool, [{ id, gatewayId: by, forMs }]);
+
+  it('is charged as its function until the handler listens, but for the first ten seconds', async () => {
+    const { orgId, fn, id } = await begin();
+    await backdate(id, 40);
+    await listens(id);
+    await setStatus(database, id, 'deleting');
+    const [entry, ...others] = await ledger(orgId);
+    assert.ok(entry);
+    assert.deepEqual(others, []);
+    const { note, sandbox_id: sandboxId, function_id: functionId, micros, amount } = entry;
+    assert.deepEqual(
+      [note, sandboxId, functionId],
+      [`function ${fn.name}: start of an instance`, null, fn.id],
+    );
+    assert.ok(BigInt(micros) >= 30_000_000n && BigInt(micros) < 40_000_000n, micros);
+    assert.equal(
+      -BigInt(amount),
+      costOf(micros, 2n, 512n, PRICES.functionCpuSecond, PRICES.functionMemGibSecond),
+    );
+    assert.deepEqual(await metersOf(id), []);
+  });
+
+  it('costs nothing if the handler listens in time, whatever the instance does later', async () => {
+    const { orgId, id } = await begin();
+    await backdate(id, 3);
+    await listens(id);
+    assert.deepEqual(await ledger(orgId), []);
+    await listens(id);
+    await setStatus(database, id, 'deleting');
+    assert.deepEqual(await metersOf(id), []);
+  });
+
+  it('ends with the instance, and for gateways that do not say that it listens at the deadline of the handler', async () => {
+    const { orgId, id } = await begin();
+    await backdate(id, 86_400);
+    await setStatus(database, id, 'deleting');
+    assert.deepEqual(
+      (await ledger(orgId)).map(({ micros }) => Number(micros)),
+      [HANDLER_LISTEN_MS * 1_000 - PRICES.startFreeMs * 1_000],
+    );
+  });
+
+  it('is ended by the gateway that has the instance, and not before what was charged', async () => {
+    const { orgId, id } = await begin();
+    await listens(id, 0, newUuid());
+    assert.deepEqual(
+      (await metersOf(id)).map(({ closed }) => closed),
+      [false],
+      'by another one',
+    );
+    await backdate(id, 60);
+    const [charged] = await ledger(orgId);
+    await listens(id, Number.MAX_SAFE_INTEGER / 1_000);
+    assert.deepEqual(await metersOf(id), [{ kind: 'start', closed: true, seconds: 0 }]);
+    assert.deepEqual(await ledger(orgId), [charged]);
+  });
+
+  it('counts for the limits of its organization before it is charged', async () => {
+    const { orgId, id } = await begin();
+    const crossing = async (): Promise<boolean> =>
+      (await organizationsCrossing(database.pool, PRICES, 0n)).includes(orgId);
+    await backdate(id, 5);
+    assert.equal(await crossing(), false);
+    await backdate(id, 30);
+    assert.equal(await crossing(), true);
+  });
+});
+
+it('the trial of a version is charged as its function', async () => {
   const { orgId, projectId } = await newOrg(database);
   const fn = await newFunction(database, projectId, { vcpus: 2, memMib: 512 });
-  const start = async (purpose: string): Promise<string> => {
-    const id = await newSandbox(database, projectId, { status: 'pending', runnerId, vcpus: 2, memMib: 512 });
-    await database.pool.query(
-      `update sandboxes set owner_kind = 'service', owner_service = 'functions' where id = $1`,
-      [id],
-    );
-    await database.pool.query(
-      `insert into function_instances (sandbox_id, function_id, version_id, project_id, purpose) values ($1, $2, $3, $4, $5)`,
-      [id, fn.id, fn.versionId, projectId, purpose],
-    );
-    await setStatus(database, id, 'running');
-    return id;
-  };
-  const [trial, serving] = [await start('probe'), await start('serve')];
-  assert.deepEqual(await metersOf(serving), []);
+  const trial = await newInstance(fn, 'probe');
+  await setStatus(database, trial, 'running');
   await backdate(trial, 30);
   await setStatus(database, trial, 'deleting');
   const [entry, ...others] = await ledger(orgId);

@@ -17,7 +17,8 @@
  * `function-instance` is answered with the `grant` of one sandbox that serves the version, leased to this gateway alone. Each
  * such request without `instance` leases another sandbox and waits while it starts; `release` ends the wait or the lease.
  * With `instance` it renews the lease, also on a new connection; another gateway may have it by then (409). A renewal has the
- * id of the lease, and does not end it if it is refused with 503.
+ * id of the lease, and does not end it if it is refused with 503. The start of an instance is charged until its gateway says that the
+ * handler listens, and at most for `HANDLER_LISTEN_MS`.
  */
 import { Type, type Static } from 'typebox';
 import { ExceededQuota } from '../wire/quota.ts';
@@ -93,7 +94,26 @@ const Active = Type.Object({
 });
 export const GATEWAY_ACTIVE_MS = 30_000;
 
-export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release, Active]);
+/** How long the handler of a new instance may take until it listens, in milliseconds. */
+export const HANDLER_LISTEN_MS = 120_000;
+/**
+ * The handlers of these leased instances listen. It is sent once, and again on each new link. Gateways of releases before do not send
+ * it: they are charged for the whole of `HANDLER_LISTEN_MS`.
+ */
+const Listening = Type.Object({
+  type: Type.Literal('listening'),
+  instances: Type.Array(
+    Type.Object({
+      /** UUID of the sandbox. */
+      id: Type.String({ maxLength: 40 }),
+      /** Since when, in milliseconds before the message. */
+      for_ms: Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }),
+    }),
+    { maxItems: 1_000 },
+  ),
+});
+
+export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release, Active, Listening]);
 export type GatewayMessage = Static<typeof GatewayMessage>;
 
 const Welcome = Type.Object({

@@ -17,6 +17,7 @@ export const PRICES: Prices = {
   functionMemGibSecond: price('0.000006000001'),
   buildCpuSecond: price('0.000011'),
   buildMemGibSecond: price('0.0000031'),
+  startFreeMs: 10_000,
   spotDiscountPercent: 60,
 };
 

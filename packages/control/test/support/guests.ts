@@ -2,10 +2,11 @@
  * Guests that hold processors, on hosts and behind gateways that may die, as rows of a database whose clock the test has. For each it
  * is known how long it has held them, and how much of that the service may miss or charge beyond it.
  */
-import { newUuid } from '@releap/contract';
+import { HANDLER_LISTEN_MS, newUuid } from '@releap/contract';
 import { queryAll } from '@releap/database';
 import { METER_SCALE } from '../../src/tenancy/billing/charge-meters.ts';
 import { FUNCTION_SCALE } from '../../src/tenancy/billing/function-charges.ts';
+import { closeStarts } from '../../src/functions/instances/listening.ts';
 import { chargeRunning } from '../../src/functions/invocations/running.ts';
 import { recordFinished } from '../../src/functions/invocations/store.ts';
 import { RUNNERS_LOST } from '../../src/fleet/runners/queries.ts';
@@ -26,17 +27,22 @@ export interface Host {
   diedAt?: bigint;
 }
 export interface Gateway {
+  id: string;
   reportedAt: bigint;
   isDead: boolean;
 }
 
 export interface Guest {
-  kind: 'sandbox' | 'build' | 'trial' | 'call';
+  kind: 'sandbox' | 'build' | 'trial' | 'start' | 'call';
   id: string;
   projectId: string;
   host: Host;
-  /** Of a trial and a call. */
+  /** Of a trial, a start and a call. */
   fn?: FunctionRow;
+  /** Of a start. */
+  gateway?: Gateway;
+  /** The handler of a start listens: the instance is there, and its start is over. */
+  listens?: boolean;
   call?: { gateway: Gateway; queuedAt: Date; instanceId: string };
   /** Since when it holds processors; undefined when it does not. */
   since: bigint | undefined;
@@ -70,10 +76,10 @@ export class Guests {
   }
 
   addGateway(): void {
-    this.gateways.push({ reportedAt: this.#clock.passed, isDead: false });
+    this.gateways.push({ id: newUuid(), reportedAt: this.#clock.passed, isDead: false });
   }
 
-  #add(guest: Pick<Guest, 'kind' | 'id' | 'projectId' | 'host' | 'fn' | 'call'>): void {
+  #add(guest: Pick<Guest, 'kind' | 'id' | 'projectId' | 'host' | 'fn' | 'gateway' | 'call'>): void {
     this.all.push({ ...guest, since: this.#clock.passed, held: 0n, missing: 0n, excess: 0n });
   }
 
@@ -108,19 +114,45 @@ export class Guests {
     this.#add({ kind: 'trial', id, projectId: fn.projectId, host, fn });
   }
 
+  /** An instance whose handler computes before it listens. */
+  async startInstance(fn: FunctionRow): Promise<void> {
+    const [host, gateway] = [this.#live(), this.#gateway()];
+    const id = await this.#instance(fn, 'serve', host, gateway);
+    this.#add({ kind: 'start', id, projectId: fn.projectId, host, fn, gateway });
+  }
+
+  #gateway(): Gateway {
+    return this.gateways.findLast(({ isDead }) => !isDead) as Gateway;
+  }
+
+  /** Its start ends: what it computes from now on are calls. */
+  async listen(guest: Guest): Promise<void> {
+    if (guest.gateway === undefined || guest.since === undefined) return;
+    this.#holdNoMore(guest);
+    guest.listens = true;
+    await this.#listens(guest.id, guest.gateway);
+  }
+
+  #listens(id: string, gateway: Gateway): Promise<void> {
+    return closeStarts(this.#database.pool, [{ id, gatewayId: gateway.id, forMs: 0 }]);
+  }
+
   async startCall(fn: FunctionRow): Promise<void> {
     const host = this.#live();
-    const gateway = this.gateways.findLast(({ isDead }) => !isDead) as Gateway;
+    const gateway = this.#gateway();
     const { rows } = await this.#sql(`select date_trunc('milliseconds', now()) as now`);
-    const call = {
-      gateway,
-      queuedAt: rows[0].now as Date,
-      instanceId: await this.#instance(fn, 'serve', host),
-    };
+    const instanceId = await this.#instance(fn, 'serve', host, gateway);
+    await this.#listens(instanceId, gateway);
+    const call = { gateway, queuedAt: rows[0].now as Date, instanceId };
     this.#add({ kind: 'call', id: newUuid(), projectId: fn.projectId, host, fn, call });
   }
 
-  async #instance(fn: FunctionRow, purpose: 'probe' | 'serve', host: Host): Promise<string> {
+  async #instance(
+    fn: FunctionRow,
+    purpose: 'probe' | 'serve',
+    host: Host,
+    gateway?: Gateway,
+  ): Promise<string> {
     const { vcpus, memMib, projectId } = fn;
     const size = { vcpus, memMib, millicores: vcpus * 1_000, runnerId: host.id };
     const id = await newSandbox(this.#database, projectId, { ...size, status: 'pending' });
@@ -129,12 +161,13 @@ export class Guests {
       id,
     );
     await this.#sql(
-      `insert into function_instances (sandbox_id, function_id, version_id, project_id, purpose) values ($1, $2, $3, $4, $5)`,
+      `insert into function_instances (sandbox_id, function_id, version_id, project_id, purpose, gateway_id) values ($1, $2, $3, $4, $5, $6)`,
       id,
       fn.id,
       fn.versionId,
       projectId,
       purpose,
+      gateway?.id ?? null,
     );
     await setStatus(this.#database, id, 'running');
     return id;
@@ -152,6 +185,10 @@ export class Guests {
 
   /** It ends by itself, is deleted, or its client has cut the connection: what holds processors ends now. */
   async end(guest: Guest, how: 'succeeded' | 'failed' = 'succeeded'): Promise<void> {
+    if (guest.listens === true) {
+      guest.listens = false;
+      await this.#delete(guest.id);
+    }
     if (guest.since === undefined) return;
     this.#holdNoMore(guest);
     const { kind, id, call, fn } = guest;
@@ -195,6 +232,7 @@ export class Guests {
   async killGateway(gateway: Gateway): Promise<void> {
     gateway.isDead = true;
     for (const guest of this.all) {
+      if (guest.gateway === gateway) await this.end(guest);
       if (guest.call?.gateway !== gateway || guest.since === undefined) continue;
       this.#holdNoMore(guest);
       guest.missing += REPORTED_FROM + REPORT;
@@ -268,11 +306,20 @@ export class Guests {
       if (!projects.includes(guest.projectId)) continue;
       const { held, missing, excess } = guest;
       // A meter keeps less than a nano-credit.
-      if (held > missing) least += nanos(guest, held - missing, size) - 1n;
-      most += nanos(guest, held + excess, size) + 1n;
+      if (held > missing) least += nanos(guest, charged(guest, held - missing), size) - 1n;
+      most += nanos(guest, charged(guest, held + excess), size) + 1n;
     }
     return { least, most };
   }
+}
+
+/** A start is free at first, and charged no longer than a handler may take. */
+function charged({ kind }: Guest, micros: bigint): bigint {
+  if (kind !== 'start') return micros;
+  const most = BigInt(HANDLER_LISTEN_MS) * 1_000n;
+  const free = BigInt(PRICES.startFreeMs) * 1_000n;
+  const counted = micros < most ? micros : most;
+  return counted > free ? counted - free : 0n;
 }
 
 /** What a guest costs that holds its processors for so long, computed apart from the statements. */

@@ -12,6 +12,7 @@ import { toRefusal } from './refusal.ts';
 /** A lease is renewed after this share of its time. */
 const RENEW_SHARE = 0.5;
 const RETRY_MS = 500;
+const LISTENING_BATCH = 1_000;
 
 /** One sandbox, for this gateway alone. */
 export interface InstanceLease {
@@ -25,6 +26,8 @@ export interface InstanceLease {
   readonly isUsable: boolean;
   /** Aborted when another gateway has the instance, or it has ended; the reason is an `ApiError`. */
   readonly lost: AbortSignal;
+  /** Tells control that its handler listens: its start ends. */
+  listens(): void;
   /** @param discard no gateway is to lease it again */
   release(discard?: boolean): void;
 }
@@ -47,6 +50,8 @@ interface Entry {
   isConfirmed: boolean;
   /** On the monotonic clock. */
   usableUntil: number;
+  /** Since when its handler listens, on the same clock. */
+  listensSince: number | undefined;
   renewal: NodeJS.Timeout | undefined;
 }
 
@@ -78,6 +83,7 @@ export class InstanceLeases {
       grant: undefined,
       isConfirmed: false,
       usableUntil: 0,
+      listensSince: undefined,
       renewal: undefined,
     };
     this.#entries.set(entry.id, entry);
@@ -112,6 +118,7 @@ export class InstanceLeases {
   /** A new link: leases are claimed again, and requests repeated. */
   connected(): void {
     for (const entry of this.#entries.values()) this.#ask(entry);
+    this.#tell([...this.#entries.values()]);
   }
 
   /** Without a link another gateway may get them. */
@@ -146,8 +153,24 @@ export class InstanceLeases {
         return entry.isConfirmed && isLive() && entry.usableUntil > performance.now();
       },
       lost: entry.lost.signal,
+      listens: () => {
+        entry.listensSince ??= performance.now();
+        this.#tell([entry]);
+      },
       release: (discard) => this.#release(entry, discard),
     };
+  }
+
+  /** Which of them listen. Control may have missed what it was told on an earlier link. */
+  #tell(entries: readonly Entry[]): void {
+    const now = performance.now();
+    const instances = entries.flatMap(({ grant, listensSince: since }) =>
+      grant === undefined || since === undefined
+        ? []
+        : [{ id: grant.vm_id, for_ms: Math.floor(now - since) }],
+    );
+    for (let from = 0; from < instances.length; from += LISTENING_BATCH)
+      this.#options.send({ type: 'listening', instances: instances.slice(from, from + LISTENING_BATCH) });
   }
 
   /** Also renews. Without a link it is sent as soon as there is one. */

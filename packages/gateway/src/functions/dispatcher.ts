@@ -4,6 +4,7 @@ import {
   badGateway,
   FairShare,
   type GatewayFunction,
+  HANDLER_LISTEN_MS,
   NotTriedYet,
   overloaded,
   QuotaExceeded,
@@ -51,7 +52,7 @@ export const DISPATCHER_LIMITS: DispatcherLimits = {
   calls: 10_000,
   waitingOfVersion: 2_000,
   waiting: 10_000,
-  listenMs: 120_000,
+  listenMs: HANDLER_LISTEN_MS,
   checkMs: 5_000,
   thawMs: 5_000,
 };
@@ -377,6 +378,7 @@ class Version {
       // The gateway that had it before may have frozen it.
       await instance.idle.thaw(ended);
       await instance.waitUntilReady(limits.listenMs, ended);
+      lease.listens();
       this.#queue.ready(id, performance.now());
     } catch (error) {
       this.#failed(id, error);

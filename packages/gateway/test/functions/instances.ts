@@ -22,6 +22,15 @@ test('after a reconnect instances are claimed again; another one takes the place
   assert.equal(world.instances.length, 2);
 });
 
+test('control is told once that the handler of an instance listens, and again after a reconnect', async () => {
+  const told = (): number => world.control.listening.filter((id) => id === world.instances[0]?.id).length;
+  assert.equal(await (await call('one')).text(), 'one');
+  assert.equal(await (await call('two')).text(), 'two');
+  assert.equal(told(), 1);
+  world.control.disconnect();
+  await until(() => told() === 2);
+});
+
 test('a lease is renewed before it ends, and a revoked one is asked about', async () => {
   world.decideInstance = async ({ target }) =>
     target.instance === undefined

@@ -30,6 +30,8 @@ export interface FakeControl extends AsyncDisposable {
   released: number[];
   /** Grants that the gateway has reported as used. */
   active: number[];
+  /** Instances whose handlers listen, as the gateway has said. */
+  listening: string[];
   /** Of these, the ones that no gateway is to lease again. */
   discarded: number[];
   /** Invocations that the gateway has reported. */
@@ -88,6 +90,7 @@ export async function startFakeControl(credential: string, dataToken: string): P
           control.released.push(...message.ids);
           if (message.discard === true) control.discarded.push(...message.ids);
         }
+        if (message.type === 'listening') control.listening.push(...message.instances.map(({ id }) => id));
         if (message.type === 'active') control.active.push(...message.ids);
         if (message.type !== 'resolve') return;
         control.asked.push(message);
@@ -105,6 +108,7 @@ export async function startFakeControl(credential: string, dataToken: string): P
     asked: [],
     released: [],
     active: [],
+    listening: [],
     discarded: [],
     recorded: [],
     onRecords: () => 204,

@@ -261,6 +261,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
         functionMemGibSecond: price(text('RELEAP_PRICE_FUNCTION_MEMORY_GIB_SECOND') ?? '0'),
         buildCpuSecond: price(text('RELEAP_PRICE_BUILD_CPU_SECOND') ?? '0'),
         buildMemGibSecond: price(text('RELEAP_PRICE_BUILD_MEMORY_GIB_SECOND') ?? '0'),
+        startFreeMs: Number(get('RELEAP_FUNCTION_START_FREE_S')) * 1000,
         spotDiscountPercent: get('RELEAP_SPOT_DISCOUNT'),
       },
     },

@@ -15,6 +15,7 @@ import type { Logger } from 'pino';
 import { Check } from 'typebox/value';
 import type { WebSocket } from 'ws';
 import { traced } from '@releap/tracing';
+import type { ListeningInstance } from '../../platform/events/event-bus.ts';
 import type { GrantIndex, HeldGrant } from './grant-index.ts';
 import type {
   Resolved,
@@ -53,6 +54,7 @@ export interface GatewayLinkOptions {
   grantsMax?: number;
   /** Requests or connections use these sandboxes. */
   onActive: (sandboxIds: Iterable<string>) => void;
+  onListening: (instances: readonly ListeningInstance[]) => void;
   log: Logger;
 }
 
@@ -116,6 +118,8 @@ export class GatewayLink {
         return;
       case 'active':
         return this.#options.onActive(this.#sandboxesOf(message.ids));
+      case 'listening':
+        return this.#listening(message.instances);
       case 'resolve':
         if (this.#options.resolvers.get(message.target.kind)?.waits === true)
           return void this.#resolveSlowly(message);
@@ -132,6 +136,14 @@ export class GatewayLink {
       const resolved = this.#held.get(id)?.resolved;
       if (resolved !== undefined && 'sandboxId' in resolved) yield resolved.sandboxId;
     }
+  }
+
+  #listening(instances: Extract<GatewayMessage, { type: 'listening' }>['instances']): void {
+    const gatewayId = this.#gatewayId;
+    if (gatewayId === undefined) return;
+    const now = performance.now();
+    const known = instances.filter(({ id }) => isUuid(id));
+    this.#options.onListening(known.map(({ id, for_ms: ms }) => ({ id, gatewayId, since: now - ms })));
   }
 
   /** Not counted among the concurrent requests: those would wait for what this one starts. */

@@ -1,17 +1,26 @@
+import type { Database } from '@releap/database';
+import type { Logger } from 'pino';
 import type { EventBus } from '../../platform/events/event-bus.ts';
 import { FUNCTION_PRESSURE, INSTANCE_RETIRED, type FunctionInstances } from './instances.ts';
 import type { Module } from '../../platform/module.ts';
+import { createListeningStarts } from './listening.ts';
 
 /** Instances of functions: renews leases, and removes what no gateway has. */
 export function functionInstancesModule({
+  database,
   events,
   instances,
   limits,
+  log,
 }: {
+  database: Database;
   events: EventBus;
   instances: FunctionInstances;
+  log: Logger;
   limits: { functionLeaseMs: number; sweepMs: number };
 }): Module {
+  const starts = createListeningStarts(database.pool, log);
+  events.on('instances-listening', (listening) => starts.add(listening));
   events.on('changed-elsewhere', (changed) => {
     const ofKind = (wanted: string): string[] =>
       changed.flatMap(([id, , , kind]) => (kind === wanted ? [id] : []));
@@ -34,6 +43,12 @@ export function functionInstancesModule({
         everyMs: limits.sweepMs,
         leased: true,
         run: () => instances.removeEnded(),
+      },
+      {
+        name: 'function-starts',
+        everyMs: limits.sweepMs,
+        leased: false,
+        run: () => starts.flush(),
       },
       {
         name: 'function-drains',

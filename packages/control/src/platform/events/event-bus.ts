@@ -12,6 +12,16 @@ export interface AssignmentChange {
   assigned_to_runner: boolean;
 }
 
+/** An instance of a function whose handler listens. */
+export interface ListeningInstance {
+  /** UUID of its sandbox. */
+  id: string;
+  /** UUID of the gateway that says so. */
+  gatewayId: string;
+  /** Since when, on the monotonic clock of this process. */
+  since: number;
+}
+
 export interface ControlEvents {
   /** Committed changes that this server made. */
   'sandboxes-changed': readonly SandboxRow[];
@@ -25,6 +35,8 @@ export interface ControlEvents {
   'function-pressure': readonly string[];
   /** Gateways are to give up these instances of functions (UUIDs of sandboxes) as soon as they serve nothing. */
   'instances-retired': readonly string[];
+  /** A gateway has said that the handlers of these instances listen. */
+  'instances-listening': readonly ListeningInstance[];
   /** Versions of functions are there to be tried. */
   'versions-pending': undefined;
   /** Invocations wait for a server that runs them. */

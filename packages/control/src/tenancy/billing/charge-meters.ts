@@ -7,6 +7,7 @@
  * remainder is carried into the meter's next charge. However a time is divided into charges, their sum is
  * `floor(microseconds × rate ÷ METER_SCALE)`.
  */
+import { HANDLER_LISTEN_MS } from '@releap/contract';
 import {
   queryAll,
   queryOne,
@@ -25,12 +26,13 @@ const PERCENT = 100n;
 /** Units per nano-credit in which a meter counts. */
 export const METER_SCALE = MICROS * SIZE * PICO_IN_NANO * PERCENT;
 
-/** The first parameters of a statement with `METER_RATE`. */
+/** The first parameters of a statement with `METER_RATE` and `chargedMicros`. */
 export const meterPrices = (prices: Prices): unknown[] => [
   [prices.cpuSecond, prices.buildCpuSecond, prices.functionCpuSecond].map(String),
   [prices.memGibSecond, prices.buildMemGibSecond, prices.functionMemGibSecond].map(String),
   String(prices.gpuSecond),
   100 - prices.spotDiscountPercent,
+  prices.startFreeMs * 1000,
 ];
 
 /** Meters per statement: their rows are locked while it runs, and the stop of a sandbox waits for it. */
@@ -46,25 +48,41 @@ interface Row {
 }
 
 /** Which price of an array a meter has. */
-const CLASS = `[case m.kind when 'build' then 2 when 'trial' then 3 else 1 end]`;
-/** The same in SQL, over `sandbox_meters m`. $1..$3 prices of cpu and memory (by class) and GPU; $4 percent that spot costs */
+const CLASS = `[case m.kind when 'build' then 2 when 'trial' then 3 when 'start' then 3 else 1 end]`;
+/** The rate in SQL, over `sandbox_meters m`. $1..$3 prices of cpu and memory (by class) and GPU; $4 percent that spot costs */
 export const METER_RATE = `(m.millicores::numeric * 1024 * ($1::numeric[])${CLASS} + m.mem_mib::numeric * 1000 * ($2::numeric[])${CLASS} + m.gpus::numeric * ${SIZE} * $3::numeric)
            * case when m.spot then $4::integer else 100 end`;
 
-const CLOCK = 'coalesce($7::timestamptz, now())';
+/** Microseconds of `sandbox_meters m` that have passed until this time and were not counted yet. */
+const passed = (until: string): string =>
+  `greatest(0, trunc(extract(epoch from ${until} - m.metered_until) * 1000000))`;
+/**
+ * How many of these are charged. Of a start, not the first $5, nor any after the deadline of its handler: gateways of earlier releases
+ * never say that it listens.
+ */
+export const chargedMicros = (until: string): string =>
+  `case m.kind when 'start'
+        then greatest(0, least(m.counted_us + ${passed(until)}, ${HANDLER_LISTEN_MS * 1000}) - greatest(m.counted_us, $5::bigint))
+        else ${passed(until)} end`;
+
+const CLOCK = 'coalesce($8::timestamptz, now())';
 const NOT_PARKED = '(m.parked_until is null or m.parked_until <= now())';
 /** Ids of the meters that a statement charges. Each branch reads a bounded range of an index. */
 const DUE = `select id from (
-      (select m.id from sandbox_meters m where m.closed_at is not null and ${NOT_PARKED} order by m.id limit $6)
+      (select m.id from sandbox_meters m where m.closed_at is not null and ${NOT_PARKED} order by m.id limit $7)
       union all
       (select m.id from sandbox_meters m left join runners r on r.id = m.runner_id
-        where m.closed_at is null and m.metered_until <= ${CLOCK} - $5 * interval '1 millisecond'
-          and least(${CLOCK}, r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond' and ${NOT_PARKED}
-        order by m.metered_until limit $6)) d limit $6`;
+        where m.closed_at is null and m.metered_until <= ${CLOCK} - $6 * interval '1 millisecond'
+          and least(${CLOCK}, r.last_seen_at) >= m.metered_until + $6 * interval '1 millisecond' and ${NOT_PARKED}
+        order by m.metered_until limit $7)) d limit $7`;
+
+const UNTIL = `coalesce(m.closed_at, least(${CLOCK}, r.last_seen_at))`;
+const FUNCTION_NAME = `'function ' || coalesce((select split_part(f.name, '/', 1) from functions f where f.id = function_id),
+                                           function_id::text)`;
 
 /**
- * $1..$4 `meterPrices`; $5 how long a meter may run uncharged, in
- * milliseconds; $6 batch; $7 the present time, or null; $8 the meters' ids. A running meter is charged up to
+ * $1..$5 `meterPrices`; $6 how long a meter may run uncharged, in
+ * milliseconds; $7 batch; $8 the present time, or null; $9 the meters' ids. A running meter is charged up to
  * the last heartbeat of its host: should the host be lost, no time after that was charged.
  */
 function charge(name: string, meters: string, lock = 'skip locked'): Statement<Row> {
@@ -72,17 +90,20 @@ function charge(name: string, meters: string, lock = 'skip locked'): Statement<R
     name,
     `with due as (
   select m.id, m.sandbox_id, m.org_id, m.region, m.metered_until as since, m.closed_at, m.carry, m.kind, m.function_id,
-         coalesce(m.closed_at, least(${CLOCK}, r.last_seen_at)) as until,
+         m.counted_us as counted, ${UNTIL} as until, ${passed(UNTIL)} as passed, ${chargedMicros(UNTIL)} as charged,
          ${METER_RATE} as rate
     from sandbox_meters m left join runners r on r.id = m.runner_id
    where m.id = any(array(${meters}))
-     and (m.closed_at is not null or least(${CLOCK}, r.last_seen_at) >= m.metered_until + $5 * interval '1 millisecond')
-   order by m.metered_until limit $6
+     and (m.closed_at is not null or least(${CLOCK}, r.last_seen_at) >= m.metered_until + $6 * interval '1 millisecond')
+   order by m.metered_until limit $7
      for update of m ${lock}
 ), priced as (
-  select *, greatest(0, trunc(extract(epoch from until - since) * 1000000)) * rate + carry as parts from due
+  select *, charged * rate + carry as parts,
+         since + case kind when 'start' then greatest(0, $5::bigint - counted) else 0 end * interval '1 microsecond' as charged_from
+    from due
 ), moved as (
-  update sandbox_meters m set metered_until = p.until, carry = mod(p.parts, ${METER_SCALE}), parked_until = null, parked_reason = null
+  update sandbox_meters m set metered_until = p.until, counted_us = p.counted + p.passed, carry = mod(p.parts, ${METER_SCALE}),
+         parked_until = null, parked_reason = null
     from priced p where m.id = p.id and p.closed_at is null and m.metered_until = p.since
   returning p.*
 ), ended as (
@@ -91,34 +112,35 @@ function charge(name: string, meters: string, lock = 'skip locked'): Statement<R
   returning p.*
 ), charged as (
   insert into credit_usage (org_id, amount, kind, sandbox_id, function_id, region, period_from, period_to, note)
-  select org_id, -div(parts, ${METER_SCALE}), 'usage', case kind when 'sandbox' then sandbox_id end, function_id, region, since, until,
+  select org_id, -div(parts, ${METER_SCALE}), 'usage', case kind when 'sandbox' then sandbox_id end, function_id, region, charged_from,
+         case kind when 'start' then charged_from + charged::double precision * interval '1 microsecond' else until end,
          case kind when 'build' then 'build ' || sandbox_id
-                   when 'trial' then 'function ' || coalesce((select split_part(f.name, '/', 1) from functions f where f.id = function_id),
-                                                             function_id::text) || ': trial of a version' end
+                   when 'trial' then ${FUNCTION_NAME} || ': trial of a version'
+                   when 'start' then ${FUNCTION_NAME} || ': start of an instance' end
     from (select * from moved union all select * from ended) done
    where parts >= ${METER_SCALE} and since < until
    order by since
   returning org_id
 )
 select (select count(*)::integer from moved) + (select count(*)::integer from ended) as moved,
-       (select count(*) from due) >= $6 as full,
+       (select count(*) from due) >= $7 as full,
        array(select distinct org_id::text from charged) as orgs, ${CLOCK}::text as now`,
   );
 }
 
 const CHARGE_DUE = charge('charge-meters', DUE);
 /** Waits: the batch that has just failed may still hold its locks, because its error is sent before it is rolled back. */
-const CHARGE_ONE = charge('charge-meter', 'select $8::bigint', '');
+const CHARGE_ONE = charge('charge-meter', 'select $9::bigint', '');
 /** All running meters of these organizations. */
-const OF_ORGS = `select m.id from sandbox_meters m where m.org_id = any($8::uuid[]) and ${NOT_PARKED}
-    and (m.closed_at is not null or m.metered_until < ${CLOCK} - $5 * interval '1 millisecond')
-  order by m.metered_until limit $6`;
+const OF_ORGS = `select m.id from sandbox_meters m where m.org_id = any($9::uuid[]) and ${NOT_PARKED}
+    and (m.closed_at is not null or m.metered_until < ${CLOCK} - $6 * interval '1 millisecond')
+  order by m.metered_until limit $7`;
 const CHARGE_ORGS = charge('charge-meters-of-orgs', OF_ORGS);
 /** Only the ids, with the same parameters. */
 const ids = (name: string, meters: string): Statement<{ id: string }> =>
   statement<{ id: string }>(
     name,
-    `select id from (${meters}) d where $1::numeric[] is not null and $2::numeric[] is not null and $3::numeric + $4::integer is not null`,
+    `select id from (${meters}) d where $1::numeric[] is not null and $2::numeric[] is not null and $3::numeric + $4::integer + $5::bigint is not null`,
   );
 const DUE_IDS = ids('charge-meters-due', DUE);
 const ORG_IDS = ids('charge-meters-due-of-orgs', OF_ORGS);

@@ -18,6 +18,8 @@ export interface Prices {
   buildCpuSecond: bigint;
   /** The same for each GiB of its memory. */
   buildMemGibSecond: bigint;
+  /** How long the start of an instance of a function is free, in milliseconds. */
+  startFreeMs: number;
   /** Discount on the guarantees of the spot tier, in percent: 0 to 100. */
   spotDiscountPercent: number;
 }
@@ -32,6 +34,7 @@ export const PRICE_DEFAULTS = {
   functionMemGibSecond: '0.000006',
   buildCpuSecond: '0.000014',
   buildMemGibSecond: '0.0000045',
+  startFreeSeconds: 10,
   spotDiscountPercent: 60,
 } as const;
 
@@ -51,6 +54,7 @@ export const DEFAULT_PRICES: Prices = {
   functionMemGibSecond: price(PRICE_DEFAULTS.functionMemGibSecond),
   buildCpuSecond: price(PRICE_DEFAULTS.buildCpuSecond),
   buildMemGibSecond: price(PRICE_DEFAULTS.buildMemGibSecond),
+  startFreeMs: PRICE_DEFAULTS.startFreeSeconds * 1000,
   spotDiscountPercent: PRICE_DEFAULTS.spotDiscountPercent,
 };
 
@@ -63,5 +67,6 @@ export const FREE: Prices = {
   functionMemGibSecond: 0n,
   buildCpuSecond: 0n,
   buildMemGibSecond: 0n,
+  startFreeMs: 0,
   spotDiscountPercent: 0,
 };

@@ -4,16 +4,16 @@
  * whose balance it would take to zero or beyond the overdraft limit is charged at once.
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
-import { meterPrices, METER_RATE, METER_SCALE } from './charge-meters.ts';
+import { chargedMicros, meterPrices, METER_RATE, METER_SCALE } from './charge-meters.ts';
 import { FUNCTION_SCALE } from './function-charges.ts';
 import type { Prices } from './prices.ts';
 
-/** $1..$4 prices as in charge-meters.ts; $5 default overdraft limit */
+/** $1..$5 prices as in charge-meters.ts; $6 default overdraft limit */
 const CROSSING = statement<{ org_id: string }>(
   'credits-crossing',
   `with unbilled as (select org_id, sum(nanos) as nanos from (
-     select m.org_id, floor(sum(greatest(0, trunc(extract(epoch from
-                coalesce(m.closed_at, least(now(), r.last_seen_at)) - m.metered_until) * 1000000)) * ${METER_RATE} + m.carry) / ${METER_SCALE}) as nanos
+     select m.org_id, floor(sum(${chargedMicros('coalesce(m.closed_at, least(now(), r.last_seen_at))')} * ${METER_RATE} + m.carry)
+                      / ${METER_SCALE}) as nanos
        from sandbox_meters m left join runners r on r.id = m.runner_id
       group by m.org_id
      union all
@@ -23,7 +23,7 @@ const CROSSING = statement<{ org_id: string }>(
    )
    select org_id from (
      select u.org_id, coalesce(a.balance, 0) as balance, coalesce(a.balance, 0) - u.nanos as after,
-            coalesce(a.overdraft_limit, $5::bigint) as overdraft
+            coalesce(a.overdraft_limit, $6::bigint) as overdraft
        from unbilled u left join credit_accounts a on a.org_id = u.org_id) t
     where (balance > 0 and after <= 0) or after < -overdraft`,
 );

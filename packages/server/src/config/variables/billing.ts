@@ -82,6 +82,14 @@ export const BILLING = {
     description: 'Price of a second of an invocation, for each GiB of memory of the function.',
     group: 'Billing',
   }),
+  RELEAP_FUNCTION_START_FREE_S: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 3_600 }),
+    default: PRICE_DEFAULTS.startFreeSeconds,
+    unit: 'seconds',
+    description:
+      'How long the start of an instance of a function is free. After that it costs what an invocation does, until its handler listens.',
+    group: 'Billing',
+  }),
   RELEAP_PRICE_BUILD_CPU_SECOND: variable({
     schema: Price,
     default: PRICE_DEFAULTS.buildCpuSecond,
