@@ -125,7 +125,7 @@ class World {
       const found = requests.get(request);
       if (found === undefined) continue;
       requests.delete(request);
-      this.queue.done(id, this.now, end, found.sentAt);
+      this.queue.done(id, this.now, end, this.now - found.sentAt, found.sentAt);
     }
   }
 
@@ -337,6 +337,43 @@ test('an instance that served nothing for the grace is frozen, and thawed for th
   world.pass(1_000);
   world.pass(1_000);
   assert.deepEqual(world.stopped, [{ instance: 1, discard: false }], 'its time passes while it is frozen');
+});
+
+test('the grace is ten times what the last request is charged, a moment at least', () => {
+  for (const [servedMs, graceMs] of [
+    [0, 20],
+    [1, 20],
+    [5, 50],
+    [60, 600],
+    [100, 1_000],
+    [3_600_000, 1_000],
+  ] as const) {
+    const world = new World({ graceMs: 1_000, maxInstances: 1 });
+    world.submit();
+    world.ready();
+    world.now += servedMs;
+    world.done(1);
+    const at = world.now + graceMs;
+    assert.equal(world.queue.freezeAt(1), at);
+    assert.equal(world.queue.freezeIdle(at - 1), at);
+    assert.equal(world.first('frozen'), 0);
+    assert.equal(world.queue.freezeIdle(at), Infinity);
+    assert.equal(world.first('frozen'), 1);
+    assert.equal(world.queue.freezeAt(1), Infinity);
+  }
+});
+
+test('an instance that is thawed for a request that is gone is frozen again in a moment', () => {
+  const world = new World({ graceMs: 1_000, maxInstances: 1 });
+  world.submit();
+  world.ready();
+  world.now += 5_000;
+  world.done(1);
+  world.pass(1_000);
+  const gone = world.submit();
+  world.cancel(gone);
+  world.ready(1);
+  assert.equal(world.queue.freezeAt(1), world.now + 20);
 });
 
 test('requests thaw as many instances as they need, and one that cannot be thawed is replaced', () => {

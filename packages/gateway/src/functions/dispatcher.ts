@@ -22,8 +22,8 @@ const TICK_MS = 100;
 /** How long a connection must stay open that shows that an instance still serves. */
 const SETTLE_MS = 100;
 /**
- * How long an instance computes after its last request: a handler may finish what it does after an answer, and a function that is
- * called every second is never frozen. Longer, and every call would buy more time that nobody pays.
+ * How long an instance computes at most after its last request: a handler may finish what it does after an answer, and a function that
+ * works for 100 ms of each second is never frozen. Longer, and every call would buy more time that is not paid.
  */
 const GRACE_MS = 1_000;
 /** Of a thaw: a runner answers at once, unless it restarts. */
@@ -80,8 +80,8 @@ export interface Slot {
   isCold: boolean;
   /** Aborted when nothing of the function may be served any more. */
   revoked: AbortSignal;
-  /** To be called once. */
-  done(end: RequestEnd): void;
+  /** To be called once. @param servedMs what is charged for the request, in milliseconds */
+  done(end: RequestEnd, servedMs: number): void;
 }
 
 export interface DispatcherOptions {
@@ -163,9 +163,9 @@ export class Dispatcher {
       const slot = await this.#acquire(version, owner, signal, isPatient);
       return {
         ...slot,
-        done: (end) => {
+        done: (end, servedMs) => {
           this.#calls.release(owner);
-          slot.done(end);
+          slot.done(end, servedMs);
         },
       };
     } catch (error) {
@@ -252,6 +252,9 @@ class Version {
   readonly #options: VersionOptions;
   readonly #queue: VersionQueue<Waiter>;
   readonly #running = new Map<number, Running>();
+  #freezer: NodeJS.Timeout | undefined;
+  /** On the monotonic clock. */
+  #freezesAt = Infinity;
 
   constructor(called: GatewayFunction, options: VersionOptions) {
     this.called = called;
@@ -347,6 +350,7 @@ class Version {
   }
 
   close(error: ApiError): void {
+    clearTimeout(this.#freezer);
     this.#queue.close(error);
   }
 
@@ -379,10 +383,29 @@ class Version {
       await instance.idle.thaw(ended);
       await instance.waitUntilReady(limits.listenMs, ended);
       lease.listens();
-      this.#queue.ready(id, performance.now());
+      this.#ready(id);
     } catch (error) {
       this.#failed(id, error);
     }
+  }
+
+  #ready(id: number): void {
+    this.#queue.ready(id, performance.now());
+    this.#freezeAt(this.#queue.freezeAt(id));
+  }
+
+  /** At this time the grace of an instance is over, unless it serves again by then. */
+  #freezeAt(at: number): void {
+    if (at >= this.#freezesAt) return;
+    this.#freezesAt = at;
+    clearTimeout(this.#freezer);
+    this.#freezer = setTimeout(
+      () => {
+        this.#freezesAt = Infinity;
+        this.#freezeAt(this.#queue.freezeIdle(performance.now()));
+      },
+      Math.max(0, Math.ceil(at - performance.now())),
+    ).unref();
   }
 
   /** Finds out whether an instance serves. @param attempt resolves when it does */
@@ -394,7 +417,7 @@ class Version {
     if (instance === undefined || lease === undefined || stopped === undefined) return;
     try {
       await attempt(instance, AbortSignal.any([stopped.signal, lease.lost]));
-      this.#queue.ready(id, performance.now());
+      this.#ready(id);
     } catch (error) {
       this.#failed(id, error);
     }
@@ -421,7 +444,10 @@ class Version {
       instance,
       isCold,
       revoked: lease.lost,
-      done: (end) => this.#queue.done(id, performance.now(), end, since),
+      done: (end, servedMs) => {
+        this.#queue.done(id, performance.now(), end, servedMs, since);
+        this.#freezeAt(this.#queue.freezeAt(id));
+      },
     });
   }
 

@@ -185,7 +185,7 @@ export class FunctionServer {
         revoked: lease.revoked,
         running,
       });
-      slot.done(outcome.end);
+      slot.done(outcome.end, outcome.durationMs);
       if (!outcome.isSent && outcome.end === 'broken' && attempt < ATTEMPTS_MAX) continue;
       end({
         ...judge(outcome),

@@ -12,7 +12,7 @@ export interface QueueConfig {
   maxInstances: number | null;
   /** How long an instance without requests is kept, in milliseconds. */
   idleMs: number;
-  /** How long an instance without requests computes, in milliseconds. */
+  /** How long an instance without requests computes at most, in milliseconds. */
   graceMs: number;
   /** How long a request waits for an instance, in milliseconds. */
   queueMs: number;
@@ -76,6 +76,8 @@ interface Instance {
   idleSince: number;
   /** When it last ended a request well. */
   goodAt: number;
+  /** What is charged for the request that left it last, in milliseconds; 0 if there was none since its processors run. */
+  servedMs: number;
 }
 
 interface Waiting<T> {
@@ -91,6 +93,12 @@ interface Waiting<T> {
  */
 const STARTS_MIN = 2;
 const STARTS_SHARE = 4;
+/**
+ * An instance without requests computes for so many times what its last request is charged, and at least for a moment in which the
+ * next one may come: that is unpaid, and must be no more than a multiple of what is paid.
+ */
+const GRACE_OF_SERVED = 10;
+const GRACE_MIN_MS = 20;
 /** Consecutive failed starts after which requests are refused. */
 const FAILURES_MAX = 3;
 const RETRY_MIN_MS = 250;
@@ -180,6 +188,7 @@ export class VersionQueue<T> {
     const isNew = instance.state === 'starting';
     instance.state = 'ready';
     instance.idleSince = now;
+    instance.servedMs = 0;
     if (isNew) {
       this.#failures = 0;
       this.#lastFailure = undefined;
@@ -210,12 +219,17 @@ export class VersionQueue<T> {
     this.#advance(now);
   }
 
-  /** A request has left its instance. @param since when it was sent */
-  done(id: number, now: number, end: RequestEnd, since = now): void {
+  /**
+   * A request has left its instance.
+   * @param servedMs what is charged for it
+   * @param since when it was sent
+   */
+  done(id: number, now: number, end: RequestEnd, servedMs: number, since = now): void {
     const instance = this.#instances.get(id);
     if (instance === undefined) return;
     instance.load--;
     instance.idleSince = now;
+    instance.servedMs = servedMs;
     if (end === 'good') instance.goodAt = now;
     // One slow request of many is no sign that the instance hangs.
     else if (end === 'hung' && instance.goodAt <= since) instance.state = 'draining';
@@ -267,7 +281,7 @@ export class VersionQueue<T> {
   /** To be called every now and then, for what depends on the time alone. */
   tick(now: number): void {
     this.#advance(now);
-    const { queueMs, idleMs, graceMs } = this.#config;
+    const { queueMs, idleMs } = this.#config;
     if (this.#count('ready') > 0) this.#servedAt = now;
     for (const [ticket, { request, since, isPatient }] of this.#waiting) {
       if (now - (isPatient ? Math.max(since, this.#servedAt) : since) < queueMs) {
@@ -279,14 +293,37 @@ export class VersionQueue<T> {
       this.#actions.expire(request, this.#lastFailure);
     }
     for (const instance of this.#instances.values()) {
-      if (!isIdle(instance)) continue;
-      const idleFor = now - instance.idleSince;
-      if (idleFor >= idleMs) this.#stop(instance, false);
-      else if (instance.state === 'ready' && idleFor >= graceMs) {
+      if (isIdle(instance) && now - instance.idleSince >= idleMs) this.#stop(instance, false);
+    }
+    this.freezeIdle(now);
+  }
+
+  /**
+   * Freezes the instances whose grace is over.
+   * @returns when that of the next one will be; Infinity when none waits for it
+   */
+  freezeIdle(now: number): number {
+    let next = Infinity;
+    for (const instance of this.#instances.values()) {
+      const at = this.#freezeAt(instance);
+      if (at > now) next = Math.min(next, at);
+      else {
         instance.state = 'frozen';
         this.#actions.freeze(instance.id);
       }
     }
+    return next;
+  }
+
+  /** When the grace of an instance is over; Infinity while it serves, or is frozen. */
+  freezeAt(id: number): number {
+    const instance = this.#instances.get(id);
+    return instance === undefined ? Infinity : this.#freezeAt(instance);
+  }
+
+  #freezeAt({ state, load, idleSince, servedMs }: Instance): number {
+    if (state !== 'ready' || load > 0) return Infinity;
+    return idleSince + Math.min(this.#config.graceMs, Math.max(GRACE_MIN_MS, GRACE_OF_SERVED * servedMs));
   }
 
   #advance(now: number, started?: Instance): void {
@@ -352,7 +389,14 @@ export class VersionQueue<T> {
     const most = Math.min(wanted, startsAtOnce, (maxInstances ?? Infinity) - others);
     for (let count = starting; count < most; count++) {
       const id = this.#nextInstance++;
-      this.#instances.set(id, { id, state: 'starting', load: 0, idleSince: now, goodAt: -Infinity });
+      this.#instances.set(id, {
+        id,
+        state: 'starting',
+        load: 0,
+        idleSince: now,
+        goodAt: -Infinity,
+        servedMs: 0,
+      });
       this.#actions.start(id);
     }
   }
