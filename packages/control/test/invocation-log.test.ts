@@ -332,6 +332,10 @@ describe('the numbers of functions', () => {
       );
       await database.pool.query(`insert into invocation_payloads values ($1, 'text/plain', 'x')`, [id]);
     }
+    await database.pool.query(
+      'insert into invocation_result_bytes values ($1, $2::date, 5), ($1, now()::date, 7)',
+      [idle.projectId, at(day).slice(0, 10)],
+    );
     const kept = (await names()).filter((name) => name !== old);
     assert.equal((await log('', 'idle')).invocations.length, 2);
     await dropInvocations(database, 41, quiet);
@@ -339,6 +343,11 @@ describe('the numbers of functions', () => {
     await world.control.runTask('invocation-partitions');
     assert.deepEqual(await names(), kept);
     assert.equal((await log('', 'idle')).invocations.length, 0);
+    const bytes = await database.pool.query(
+      'select bytes::integer from invocation_result_bytes where project_id = $1',
+      [idle.projectId],
+    );
+    assert.deepEqual(bytes.rows, [{ bytes: 7 }]);
     const left = await database.pool.query(
       'select 1 from invocation_payloads where invocation_id = any($1)',
       [ids],
@@ -399,6 +408,7 @@ describe('the numbers of functions', () => {
     ]);
     const gone = await newFunction(database, projectId);
     await recordFinished(database.pool, DEFAULT_PRICES, [finished(gone)]);
+    await database.pool.query('insert into invocation_result_bytes values ($1, now()::date, 5)', [projectId]);
     // One that runs, and ends after the deletion.
     const late = finished(gone, { durationMs: 70_000, startedAt: new Date() });
     await chargeRunning(database.pool, DEFAULT_PRICES, [
@@ -433,7 +443,7 @@ describe('the numbers of functions', () => {
       });
     await tornDown(async () => (await count('invocations')) === 1);
     await recordFinished(database.pool, DEFAULT_PRICES, [late]);
-    for (const table of ['invocations', 'function_meters', 'functions'])
+    for (const table of ['invocations', 'invocation_result_bytes', 'function_meters', 'functions'])
       await tornDown(async () => (await count(table)) === 0);
     const ledger = await database.pool.query<{ amount: string; region: string | null; note: string }>(
       'select amount, region, note from credit_usage where function_id = $1',

@@ -161,6 +161,48 @@ describe('asynchronous invocations', () => {
       assert.equal(isStorableResult(bad), false, bad.slice(0, 10));
     await assert.rejects(record({ ...given, result: '{' }), RangeError);
   });
+
+  it('count their results among stored bytes, and keep none beyond the quota', async () => {
+    const { fn, orgId } = await setUp();
+    const { fn: stranger } = await setUp();
+    const stored = async (): Promise<number> =>
+      Number((await one<{ used: string }>(`select org_used($1, 'stored_bytes') as used`, [orgId]))?.used);
+    await database.pool.query(
+      `insert into quota_defaults values ('stored_bytes', 1000000) on conflict do nothing`,
+    );
+    await database.pool.query(
+      `insert into org_quotas (org_id, resource, quota) values ($1, 'stored_bytes', 100)`,
+      [orgId],
+    );
+    const end = async (of: FunctionRow, bytes: number): Promise<FinishedInvocation> => ({
+      ...(await newInvocation(of, 'running', 1)),
+      result: `"${'x'.repeat(bytes - 2)}"`,
+    });
+    const [first, second] = [await end(fn, 60), await end(fn, 30)];
+    await record(first);
+    assert.equal(await stored(), 60);
+    await record(first);
+    assert.equal(await stored(), 60, 'once');
+    await record(second);
+    assert.equal(await stored(), 90);
+    // Two that would fit alone, with one of another organization and one without a result.
+    const [third, fourth, foreign] = [await end(fn, 9), await end(fn, 8), await end(stranger, 500)];
+    const empty = await newInvocation(fn, 'running', 1);
+    assert.equal((await record(third, fourth, foreign, empty)).size, 4);
+    for (const { id } of [third, fourth]) {
+      const { status, result, error } = (await row(id)) ?? {};
+      assert.deepEqual([status, result], ['succeeded', null]);
+      assert.match(
+        error ?? '',
+        /^the result of [89] bytes is not kept: the quota of 100 stored bytes is used up$/,
+      );
+    }
+    assert.notEqual((await row(foreign.id))?.result, null);
+    assert.equal((await row(empty.id))?.error, null);
+    assert.equal(await stored(), 90);
+    await Promise.all([await end(fn, 7), await end(fn, 6)].map((each) => record(each)));
+    assert.equal((await stored()) <= 100, true, 'together');
+  });
 });
 
 describe('the ledger of functions', () => {

@@ -30,14 +30,14 @@ export const INVOCATION_FIELDS = {
     'How long the handler took: what is charged. Null when no handler answered.',
   ),
   cold: nullable(Type.Boolean(), 'Whether an instance was started for it. Null when it reached none.'),
-  error: nullable(Type.String(), 'Why it did not succeed.'),
+  error: nullable(Type.String(), 'Why it did not succeed, or why the result of one that did is not kept.'),
 };
 
 export const InvocationRecord = Type.Object({
   ...INVOCATION_FIELDS,
   result: Type.Optional(
     Type.Unknown({
-      description: `The body of the handler's response as it sent it, of a succeeded invocation, if it is JSON of at most ${BOUNDS.invocationResultBytes / 1024} KiB. Absent otherwise.`,
+      description: `The body of the handler's response as it sent it, of a succeeded invocation, if it is JSON of at most ${BOUNDS.invocationResultBytes / 1024} KiB and the organization has stored bytes left for it. Absent otherwise.`,
     }),
   ),
   done: Type.Boolean({ description: 'Whether it has ended.' }),

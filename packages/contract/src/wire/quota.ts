@@ -16,8 +16,8 @@ export const QuotaResource = Type.Enum(QUOTA_RESOURCES, {
   description:
     'sandboxes: all that exist, also stopped and paused ones. cores, memory_mib: the guarantees of sandboxes and function ' +
     'instances that run, start or wait for a host. function_instances: also those that try a version. stored_bytes: images, ' +
-    'snapshots and volumes, as far as their size is known. pending_invocations, pending_invocation_bytes: spawned, mapped and ' +
-    'scheduled invocations that have not ended, and their payloads.',
+    'snapshots and volumes, as far as their size is known, and results of invocations. pending_invocations, ' +
+    'pending_invocation_bytes: spawned, mapped and scheduled invocations that have not ended, and their payloads.',
 });
 export type QuotaResource = Static<typeof QuotaResource>;
 

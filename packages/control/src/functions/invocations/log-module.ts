@@ -27,6 +27,8 @@ const ERASE = statement<{ gone: number; is_left: boolean }>(
      returning id
    ), bodies as (
      delete from invocation_payloads where invocation_id in (select id from gone)
+   ), results as (
+     delete from invocation_result_bytes where project_id = $1
    )
    select (select count(*)::integer from gone) as gone,
           exists (select 1 from invocations i where i.project_id = $1 and i.id not in (select id from gone)) as is_left`,
@@ -46,10 +48,17 @@ const PURGE_PAYLOADS = statement(
      select id from invocations where status in ('pending', 'running') and queued_at < now() - $1 * interval '1 day')`,
 );
 
+/** What the results of a day take, whose invocations are gone. $1 retention in days */
+const PURGE_RESULT_BYTES = statement(
+  'invocation-result-bytes-purge',
+  `delete from invocation_result_bytes where day < (now() at time zone 'utc')::date - $1::integer`,
+);
+
 /** @param days how long invocations are kept */
 export async function dropInvocations(database: Database, days: number, log: Logger): Promise<void> {
   await queryAll(database.pool, PURGE_PAYLOADS, [days]);
   await dropPartitions(database, [{ ...PARTITIONS, days }], log);
+  await queryAll(database.pool, PURGE_RESULT_BYTES, [days]);
 }
 
 export interface InvocationLogModuleOptions {

@@ -7,6 +7,7 @@ import type { INVOCATION_SOURCES } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { addToMeters, FUNCTION_RATE } from '../../tenancy/billing/function-charges.ts';
 import { INVOCATIONS } from './lease.ts';
+import { RECOUNT } from '../../platform/quotas/quota-refusal.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
 import { givenRows } from './given-rows.ts';
 
@@ -61,7 +62,8 @@ const GIVEN = givenRows<FinishedInvocation>(3, [
 
 /**
  * $1, $2: prices of a vCPU and of a GiB for a second; $3..: columns. The project is the function's, whatever the caller says. A
- * function that was deleted meanwhile has no invocations and is charged nothing more.
+ * function that was deleted meanwhile has no invocations and is charged nothing more. Results of an organization are stored if all of
+ * them are within its quota of stored bytes.
  */
 const RECORD = statement<{ id: string }>(
   'invocations-record',
@@ -79,6 +81,11 @@ const RECORD = statement<{ id: string }>(
   select g.*, k.id is not null as is_known, coalesce(k.billed, 0) as before,
          greatest(0, g.micros - coalesce(k.charged_us, 0)) * g.rate as cost
     from given g left join known k on k.id = g.id and k.queued_at = g.queued_at
+), results as materialized (
+  select org_id, try_quota(org_id, 'stored_bytes', bytes, '${RECOUNT}') as exceeded
+    from (select p.org_id, sum(octet_length(g.result)) as bytes
+            from priced g join projects p on p.id = g.project_id
+           where g.is_known and g.result is not null group by p.org_id order by p.org_id offset 0) taken
 ), stored as (
   insert into invocations (id, queued_at, project_id, function_id, version_id, version, source, status, attempt, started_at,
                            finished_at, duration_ms, cold, error, billed)
@@ -91,14 +98,24 @@ const RECORD = statement<{ id: string }>(
   update invocations i
      set status = g.status, version_id = g.version_id, version = g.version, lease_until = null, reported_at = null,
          finished_at = g.finished_at, started_at = coalesce(g.started_at, i.started_at), duration_ms = g.duration_ms, cold = g.cold,
-         error = g.error, result = g.result::json, billed = g.before + g.cost, charged_us = null
-    from priced g
+         error = case when r.exceeded is null then g.error
+                      else format('the result of %s bytes is not kept: the quota of %s stored bytes is used up',
+                                  octet_length(g.result), r.exceeded ->> 'limit') end,
+         result = case when r.exceeded is null then g.result::json end, billed = g.before + g.cost, charged_us = null
+    from priced g join projects p on p.id = g.project_id
+         left join results r on r.org_id = p.org_id and g.result is not null
    where g.is_known and i.id = g.id and i.queued_at = g.queued_at
-  returning i.id, i.function_id, i.project_id, g.cost
+  returning i.id, i.function_id, i.project_id, g.cost, i.queued_at,
+            case when r.exceeded is null then octet_length(g.result) end as result_bytes
+), kept as (
+  insert into invocation_result_bytes as b (project_id, day, bytes)
+  select project_id, (queued_at at time zone 'utc')::date, sum(result_bytes) from ended
+   where result_bytes is not null group by 1, 2 order by 1, 2
+  on conflict (project_id, day) do update set bytes = b.bytes + excluded.bytes
 ), bodies as (
   delete from invocation_payloads where invocation_id in (select id from ended)
 ), recorded as (
-  select * from stored union all select * from ended
+  select * from stored union all select id, function_id, project_id, cost from ended
 ), metered as (
   ${addToMeters('recorded', 'count(*)')}
 )

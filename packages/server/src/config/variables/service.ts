@@ -81,7 +81,7 @@ export const THE_SERVICE = {
   RELEAP_QUOTA_STORAGE_GIB: quota(
     65_536,
     'GiB',
-    'What images, snapshots and volumes of one organization may take before no new ones are made',
+    'What images, snapshots, volumes and results of invocations of one organization may take before no new ones are made',
   ),
   RELEAP_QUOTA_INVOCATIONS: quota(
     250_000,
