@@ -356,6 +356,31 @@ describe('an instance of a function', () => {
     await isGone(fn.id);
   });
 
+  it('makes way for a sandbox that waits for a host, if it serves nothing', async (t) => {
+    const fn = await insertFunction(world);
+    const grant = await one.instance(fn.versionId);
+    await world.database.pool.query('update runners set draining_since = now()');
+    t.after(() => world.database.pool.query('update runners set draining_since = null'));
+    const waits = async (values: object): Promise<string> => {
+      const { body } = await world.call('POST', '/vms', { image: 'busybox', mem_mib: 1_024, ...values });
+      await world.database.pool.query(
+        `update sandboxes set created_at = now() - interval '10 seconds' where status = 'pending'`,
+      );
+      return body.vm_id as string;
+    };
+    one.wanted.length = 0;
+    const vms = [await waits({ spot: true })];
+    await world.control.runTask('function-shortages');
+    assert.deepEqual(one.wanted, []);
+    vms.push(await waits({ cpu: 0.25 }));
+    await until(() => one.wanted.length > 0);
+    // As many as have the memory of the sandbox.
+    assert.deepEqual(one.wanted[0], { instances: [grant.vm_id], most: 4 });
+    for (const id of vms) await world.call('DELETE', `/vms/${id}`);
+    one.release([grant.id], true);
+    await isGone(fn.id);
+  });
+
   it('is metered as a start until its gateway says that the handler listens, and not as a sandbox', async () => {
     const fn = await insertFunction(world);
     const grants = [await one.instance(fn.versionId), await one.instance(fn.versionId)];

@@ -122,9 +122,10 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     ],
     decisionMs: limits.decisionMs,
     gatewayId: newUuid(),
-    onPressure(functionIds, instances) {
+    onPressure({ function_ids: functionIds, instances = [], idle }) {
       dispatcher.pressure(functionIds);
       dispatcher.retire(instances);
+      if (idle !== undefined) dispatcher.giveUpIdle(idle.instances, idle.most);
     },
   });
   const dispatcher = new Dispatcher({

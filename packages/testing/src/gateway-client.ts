@@ -25,6 +25,8 @@ export class GatewayClient implements Disposable {
   readonly pressed: string[] = [];
   /** Instances that it was asked to give up. */
   readonly retired: string[] = [];
+  /** Of which it was asked to end those that serve nothing. */
+  readonly wanted: { instances: string[]; most: number }[] = [];
   ticks = 0;
   protocol = 0;
   #id = 0;
@@ -45,6 +47,7 @@ export class GatewayClient implements Disposable {
       if (message.type === 'pressure') {
         this.pressed.push(...message.function_ids);
         this.retired.push(...(message.instances ?? []));
+        if (message.idle !== undefined) this.wanted.push(message.idle);
       }
       if (message.type === 'grant' || message.type === 'function' || message.type === 'refusal')
         this.#waiting.get(message.id)?.(message);

@@ -168,12 +168,19 @@ const FunctionMessage = Type.Object({
   ttl_ms: Type.Integer({ minimum: 1 }),
 });
 
-/** Another gateway needs capacity of these functions, or they have a newer version: end instances that are idle. */
+/** Other instances or sandboxes need capacity, or there is a newer version of these functions: end instances that are idle. */
 const Pressure = Type.Object({
   type: Type.Literal('pressure'),
   function_ids: Type.Array(Type.String(), { maxItems: 1_000 }),
   /** UUIDs of instances that must get no further requests, and end with the last one that they serve. Others have none of them. */
   instances: Type.Optional(Type.Array(Type.String(), { maxItems: 1_000 })),
+  /** Of these instances (UUIDs), end up to `most` that are frozen, those that have served nothing for longest first. Others have none of them. */
+  idle: Type.Optional(
+    Type.Object({
+      instances: Type.Array(Type.String(), { maxItems: 1_000 }),
+      most: Type.Integer({ minimum: 1 }),
+    }),
+  ),
 });
 
 const Refusal = Type.Object({
@@ -208,6 +215,7 @@ export const GatewayControlMessage = Type.Union([
   Revoke,
   Tick,
 ]);
+export type GatewayPressure = Static<typeof Pressure>;
 export type GatewayControlMessage = Static<typeof GatewayControlMessage>;
 export type GatewayGrant = Static<typeof GrantMessage>;
 export type GatewayFunctionGrant = Static<typeof FunctionMessage>;

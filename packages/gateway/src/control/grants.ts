@@ -6,6 +6,7 @@ import {
   type GatewayFunction,
   type GatewayFunctionGrant,
   type GatewayGrant,
+  type GatewayPressure,
   type GatewayTarget,
   notFound,
   tokenDigest,
@@ -61,8 +62,8 @@ export interface GrantsOptions {
   decisionMs: number;
   /** UUID of this process: the holder of its leases of instances. */
   gatewayId?: string;
-  /** Control wants idle instances of these functions to end. */
-  onPressure?: (functionIds: readonly string[], instances: readonly string[]) => void;
+  /** Control wants instances to end. */
+  onPressure?: (pressure: GatewayPressure) => void;
   log: Logger;
 }
 
@@ -269,7 +270,7 @@ export class Grants {
 
   #receive(message: GatewayControlMessage): void {
     if (message.type === 'grant' || message.type === 'function') this.#grant(message);
-    else if (message.type === 'pressure') this.#onPressure?.(message.function_ids, message.instances ?? []);
+    else if (message.type === 'pressure') this.#onPressure?.(message);
     else if (message.type === 'refusal') {
       const entry = this.#byId.get(message.id);
       if (entry !== undefined) this.#refuse(entry, toRefusal(message));

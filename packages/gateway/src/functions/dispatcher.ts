@@ -199,6 +199,16 @@ export class Dispatcher {
     for (const version of this.#versions.values()) version.retire(ids);
   }
 
+  /** Ends up to `most` of these instances (UUIDs of sandboxes) that are frozen, those that have served nothing for longest first. */
+  giveUpIdle(instances: readonly string[], most: number): void {
+    const ids = new Set(instances);
+    const frozen = [...this.#versions.values()].flatMap((version) =>
+      version.frozen(ids).map(({ id, idleSince }) => ({ id, idleSince, version })),
+    );
+    const oldest = frozen.toSorted((one, other) => one.idleSince - other.idleSince).slice(0, most);
+    for (const { version, id } of oldest) version.retire(new Set([id]));
+  }
+
   /** No version gets its first instance any more. */
   drain(): void {
     this.#isDraining = true;
@@ -339,6 +349,14 @@ class Version {
   retire(instances: ReadonlySet<string>): void {
     for (const [id, { lease }] of this.#running)
       if (lease !== undefined && instances.has(lease.vmId)) this.#queue.retire(id, performance.now());
+  }
+
+  /** Those among these instances (UUIDs of sandboxes) that are frozen, and since when they have served nothing. */
+  frozen(instances: ReadonlySet<string>): { id: string; idleSince: number }[] {
+    return this.#queue.frozen().flatMap(({ id, idleSince }) => {
+      const vmId = this.#running.get(id)?.lease?.vmId;
+      return vmId !== undefined && instances.has(vmId) ? [{ id: vmId, idleSince }] : [];
+    });
   }
 
   supersede(): void {

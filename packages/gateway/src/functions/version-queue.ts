@@ -249,6 +249,11 @@ export class VersionQueue<T> {
     this.#advance(now);
   }
 
+  /** Instances that are frozen, and since when they have served nothing. */
+  frozen(): { id: number; idleSince: number }[] {
+    return [...this.#instances.values()].filter(({ state }) => state === 'frozen');
+  }
+
   /** An instance gets no further requests, and ends with the last one that it serves. One that starts is not concerned. */
   retire(id: number, now: number): void {
     const instance = this.#instances.get(id);

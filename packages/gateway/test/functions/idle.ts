@@ -106,3 +106,33 @@ test('an instance that another gateway has frozen is thawed before it is used', 
   assert.equal(world.instances.length, 1);
   assert.equal(world.frozen.now.has(first()), false);
 });
+
+test('of instances that are wanted elsewhere, frozen ones end that have served nothing for longest', async () => {
+  const open = Promise.withResolvers<void>();
+  world.handler = (request, response) => {
+    request.resume();
+    if (request.headers['x-waits'] === undefined) response.end();
+    else void open.promise.then(() => response.end());
+  };
+  // One that serves, and three that are frozen in this order.
+  const busy = call('x', { headers: { 'x-waits': '1' } });
+  await until(() => world.instances[0]?.seen.length === 1);
+  for (const at of [1, 2, 3]) {
+    world.define();
+    await (await call('x')).text();
+    await frozen(world.instances[at]?.id);
+  }
+  const ids = world.instances.map(({ id }) => id);
+  const leases = world.starts.map(({ id }) => id);
+  const discarded = (): number[] => leases.filter((id) => world.control.discarded.includes(id));
+  // The third one is not among them.
+  const instances = [ids[0] ?? '', ids[1] ?? '', ids[3] ?? '', 'another gateway has it'];
+  world.control.push({ type: 'pressure', function_ids: [], idle: { instances, most: 1 } });
+  await until(() => discarded().length === 1);
+  assert.deepEqual(discarded(), [leases[1]]);
+  world.control.push({ type: 'pressure', function_ids: [], idle: { instances, most: 5 } });
+  await until(() => discarded().length === 2);
+  assert.deepEqual(discarded(), [leases[1], leases[3]]);
+  open.resolve();
+  assert.equal((await busy).status, 200);
+});

@@ -258,6 +258,11 @@ export class GatewayLink {
     this.#send({ type: 'pressure', function_ids: [], instances: [...instances] });
   }
 
+  /** Of these instances the gateway is to end up to `most` that serve nothing. */
+  wantIdle(instances: readonly string[], most: number): void {
+    this.#send({ type: 'pressure', function_ids: [], idle: { instances: [...instances], most } });
+  }
+
   #refuse(id: number, refusal: ApiError): void {
     const { status, code, message: error } = refusal;
     this.#send({

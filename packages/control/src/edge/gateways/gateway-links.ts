@@ -78,6 +78,11 @@ export class GatewayLinks {
     for (const link of this.#links) link.retire(instances);
   }
 
+  /** Tells every gateway to end up to `most` of these instances that serve nothing. */
+  wantIdle(instances: readonly string[], most: number): void {
+    for (const link of this.#links) link.wantIdle(instances, most);
+  }
+
   /** Subjects of grants have changed, on this server or another one: ids of sandboxes, or functions. */
   changed(ids: Iterable<string>): void {
     this.#grants.changed(ids);

@@ -59,6 +59,7 @@ export function gatewaysModule(
   events.on('functions-changed', (ids) => links.changed(ids));
   events.on('function-pressure', (ids) => links.pressure(ids));
   events.on('instances-retired', (ids) => links.retire(ids));
+  events.on('idle-instances-wanted', ({ instances, most }) => links.wantIdle(instances, most));
   events.on('changed-elsewhere', (changed) => {
     // Functions are compared by their revision: what their instances do changes no grant.
     links.changed(changed.filter(([, , , kind = SANDBOX]) => kind === SANDBOX).map(([id]) => id));

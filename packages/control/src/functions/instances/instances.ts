@@ -16,6 +16,7 @@ import type { StateDeadlines } from '../../compute/sandboxes/transitions.ts';
 import type { Scheduler } from '../../compute/scheduler/scheduler.ts';
 import * as leases from './leases.ts';
 import { insertInstance, instanceSandbox, type Purpose } from './new-instance.ts';
+import { idleWanted } from './shortage.ts';
 import { untried } from '../templates/untried.ts';
 import { isToBeTried, takeOver, type DueVersion } from '../templates/attempts.ts';
 import type { FunctionTemplates } from '../templates/templates.ts';
@@ -85,6 +86,8 @@ export interface FunctionInstances {
   removeEnded(): Promise<void>;
   /** Asks gateways to give up instances on hosts that are drained, as soon as they serve nothing. */
   retireDrained(): Promise<void>;
+  /** Asks connected gateways to end instances that serve nothing, where sandboxes wait for a host. */
+  makeWay(): Promise<void>;
 }
 
 /** The settings of instances. */
@@ -385,6 +388,11 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
       if (ids.length === 0) return;
       events.emit('instances-retired', ids);
       cluster.publish(ids.map((id) => [id, null, 0, INSTANCE_RETIRED]));
+    },
+
+    async makeWay() {
+      for (const wanted of await idleWanted(database.pool, [...held.keys()]))
+        events.emit('idle-instances-wanted', wanted);
     },
 
     async removeEnded() {

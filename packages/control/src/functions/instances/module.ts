@@ -51,6 +51,12 @@ export function functionInstancesModule({
         run: () => starts.flush(),
       },
       {
+        name: 'function-shortages',
+        everyMs: limits.sweepMs,
+        leased: false,
+        run: () => instances.makeWay(),
+      },
+      {
         name: 'function-drains',
         everyMs: limits.sweepMs,
         leased: true,

@@ -35,6 +35,8 @@ export interface ControlEvents {
   'function-pressure': readonly string[];
   /** Gateways are to give up these instances of functions (UUIDs of sandboxes) as soon as they serve nothing. */
   'instances-retired': readonly string[];
+  /** Connected gateways are to end up to `most` of these instances that serve nothing, those that have for longest first. */
+  'idle-instances-wanted': { instances: readonly string[]; most: number };
   /** A gateway has said that the handlers of these instances listen. */
   'instances-listening': readonly ListeningInstance[];
   /** Versions of functions are there to be tried. */
