@@ -225,6 +225,26 @@ describe('the start of an instance', () => {
     assert.deepEqual(await ledger(orgId), [charged]);
   });
 
+  it('is charged beside another one of its function, whose meter is as old', async () => {
+    const { orgId, fn, id } = await begin();
+    const other = await newInstance(fn, 'serve');
+    await setStatus(database, other, 'running');
+    const opened = new Date();
+    await database.pool.query(
+      `update sandbox_meters set metered_until = $2, runner_id = null where sandbox_id = any($1)`,
+      [[id, other], opened],
+    );
+    for (const seconds of [40, 70]) {
+      const now = new Date(opened.getTime() + seconds * 1_000);
+      const { parked } = await chargeMeters(database.pool, PRICES, { meterMs: 0, orgs: [orgId], now });
+      assert.deepEqual(parked, []);
+    }
+    assert.deepEqual(
+      (await ledger(orgId)).map(({ micros }) => Number(micros) / 1e6),
+      [30, 30, 30, 30],
+    );
+  });
+
   it('counts for the limits of its organization before it is charged', async () => {
     const { orgId, id } = await begin();
     const crossing = async (): Promise<boolean> =>
