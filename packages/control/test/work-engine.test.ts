@@ -91,8 +91,9 @@ const finish = async (claims: readonly Claim[]): Promise<number[]> =>
 /** As if its holder had been silent for longer than its lease. */
 const expire = (one: Claim): Promise<unknown> =>
   database.pool.query(
-    `update test_pieces set lease_until = now() - interval '1 second' where batch = $1 and id = $2 and status = 'running'`,
-    [one.batch, one.id],
+    `update test_pieces set lease_until = now() - interval '1 second'
+      where batch = $1 and id = $2 and attempt = $3 and status = 'running'`,
+    [one.batch, one.id, one.attempt],
   );
 const states = async (): Promise<{ id: number; status: string; attempt: number }[]> =>
   (

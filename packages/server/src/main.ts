@@ -52,7 +52,8 @@ function keepFromOomKiller(): void {
 async function main(args: readonly string[]): Promise<number | undefined> {
   const supervised = args.includes('--supervised');
   const [role = 'all', ...rest] = args.filter((arg) => arg !== '--supervised');
-  if (role === 'migrate' && rest.length === 0) return await migrateDatabase();
+  if (role === 'migrate' && rest.length === 0)
+    return await (await import('./migrate-command.ts')).migrateDatabase(loadConfig(process.env));
   if (role === 'rotate-token') return await rotate(rest);
   if (role === 'rotate-key') return await rotateKey(rest);
   if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
@@ -71,28 +72,6 @@ async function main(args: readonly string[]): Promise<number | undefined> {
     await runRole(role, config, supervised, (await import('./roles/runner.ts')).runnerRole);
   else await runRole(role, config, supervised, (await import('./roles/gateway.ts')).gatewayRole);
   return undefined;
-}
-
-async function migrateDatabase(): Promise<number> {
-  const {
-    databaseUrl: url,
-    log: { level },
-  } = loadConfig(process.env);
-  if (url === undefined) throw new ConfigError(['DATABASE_URL is missing: releap migrate needs it']);
-  const [{ assertOwnSession, migrate, readMigrations }, { pino }, { loggerOptions }] = await Promise.all([
-    import('@releap/database'),
-    import('pino'),
-    import('./log/logger-options.ts'),
-  ]);
-  const migrations = await readMigrations();
-  // Standard output says what was done; what it waits for goes to standard error.
-  const log = pino(loggerOptions(level), pino.destination({ fd: 2, sync: true }));
-  await assertOwnSession(url);
-  const applied = await migrate({ url, log, migrations });
-  for (const { id, name } of migrations)
-    if (applied.includes(id)) process.stdout.write(`applied migration ${id} (${name})\n`);
-  process.stdout.write(`the database is up to date: this version knows ${migrations.length} migrations\n`);
-  return 0;
 }
 
 async function rotateKey(args: readonly string[]): Promise<number> {
