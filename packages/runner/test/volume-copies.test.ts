@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { isNightly } from '@releap/testing/repetitions';
 import { startWorld, until, type World } from '@releap/testing/world';
 import { FailingProxy } from './support/failing-proxy.ts';
-import { unmountBelow, volumeHost, type VolumeHost } from './support/volume-hosts.ts';
+import { cleanUpBelow, volumeHost, type VolumeHost } from './support/volume-hosts.ts';
 
 let dir: string;
 let world: World;
@@ -44,7 +44,7 @@ after(async () => {
   }
   await proxy?.close();
   await world[Symbol.asyncDispose]();
-  await unmountBelow(dir);
+  await cleanUpBelow(dir);
   await rm(dir, { recursive: true, force: true });
 });
 

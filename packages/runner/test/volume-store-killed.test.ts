@@ -8,7 +8,7 @@ import { test } from 'node:test';
 import { startS3Server } from '@releap/testing/s3-server';
 import { startWorld, until } from '@releap/testing/world';
 import { FailingProxy } from './support/failing-proxy.ts';
-import { unmountBelow, volumeHost } from './support/volume-hosts.ts';
+import { cleanUpBelow, volumeHost } from './support/volume-hosts.ts';
 
 const MIB = 2 ** 20;
 /** More than one pack of 16 MiB: each is uploaded in parts. */
@@ -20,7 +20,7 @@ test('a volume loses nothing when the S3 server is killed during a commit and du
   await using cleanup = new AsyncDisposableStack();
   const dir = await mkdtemp(join(tmpdir(), 'releap-volume-store-'));
   cleanup.defer(async () => {
-    await unmountBelow(dir);
+    await cleanUpBelow(dir);
     await rm(dir, { recursive: true, force: true });
   });
   let s3 = await startS3Server(dir);

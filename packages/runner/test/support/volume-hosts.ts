@@ -1,5 +1,5 @@
 /** Hosts with copies of volumes, of a real control plane: no micro-VM is started, and the test writes what sandboxes would. */
-import { readFile } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { newUuid } from '@releap/contract';
 import { credentialOf } from '@releap/testing/credentials';
@@ -94,10 +94,15 @@ export async function volumeHost(
   return host;
 }
 
-/** Unmounts everything below a folder, including mounts of other processes. */
-export async function unmountBelow(folder: string): Promise<void> {
+/** Unmounts everything below the folder of a test, including mounts of other processes, and removes the control groups of its hosts. */
+export async function cleanUpBelow(folder: string): Promise<void> {
   const mounts = (await readFile('/proc/self/mountinfo', 'utf8'))
     .split('\n')
     .map((line) => line.split(' ')[4] ?? '');
   for (const mount of mounts.filter((path) => path.startsWith(`${folder}/`))) await run('umount', [mount]);
+  for (const host of await readdir(folder)) {
+    const groups = await CgroupTree.open(join(folder, host));
+    for (const left of await groups.list()) await groups.destroy(left);
+    await groups.close();
+  }
 }
