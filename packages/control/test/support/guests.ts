@@ -215,7 +215,7 @@ export class Guests {
     );
   }
 
-  /** Its guests end with it, and nobody says so. */
+  /** Its guests end with it, and no report says so. */
   kill(host: Host): void {
     host.diedAt = this.#clock.passed;
     for (const guest of this.all) {

@@ -2,7 +2,7 @@
  * The protocol of leased work. A piece of work is a row of its feature's table; `WorkTable` describes the table and makes the SQL.
  *
  * A claim counts the attempt up and sets a deadline by the clock of the database. It is in force as long as the row has the values of
- * its fence: whoever has an older claim can neither renew, return nor end the piece. The holder moves the deadline on while it works;
+ * its fence: the holder of an older claim can neither renew, return nor end the piece. The holder moves the deadline on while it works;
  * once it has passed, another may claim the piece. A retry with back-off is a deadline, too: the time until the next attempt.
  *
  * Locks: a claim skips rows that another statement has locked. What changes several claimed rows locks them first, in the order of
