@@ -60,7 +60,7 @@ const HINTS: Readonly<Record<string, string>> = {
   terminal: 'leave --tty out',
 };
 
-/** The failure as the user sees it; undefined for an error that nobody expects. */
+/** The failure as the user sees it; undefined for an unexpected error. */
 export function toCliError(error: unknown): CliError | undefined {
   if (error instanceof CliError) return error;
   if (!(error instanceof ReleapError)) return undefined;

@@ -222,7 +222,7 @@ describe('a server of columns, beside one of both,', () => {
 });
 
 describe('the migration that drops the columns', () => {
-  it('keeps every sandbox, and servers of both go on creating', async () => {
+  it('keeps every sandbox, and servers of both continue to create', async () => {
     const url = await emptyDatabase();
     const known = await readMigrations();
     const to = known.findIndex(({ name }) => name === DROPS_COLUMNS);

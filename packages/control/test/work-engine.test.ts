@@ -428,7 +428,7 @@ describe('a loop', () => {
     assert.equal(passes, 2);
   });
 
-  it('goes on after an error, which the one who waits gets, or else the log', async () => {
+  it('continues after an error, which the waiting caller gets, or else the log', async () => {
     const seen: unknown[] = [];
     let isBroken = true;
     const loop = createWorkLoop({

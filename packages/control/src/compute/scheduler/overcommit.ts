@@ -2,7 +2,7 @@
 
 /**
  * `spot`: only spot sandboxes. `burstable`: every sandbox that is not dedicated. `all`: dedicated ones too, for small machines
- * on which nobody pays for a guarantee.
+ * that sell no guarantees.
  */
 export type OvercommitTier = 'spot' | 'burstable' | 'all';
 

@@ -87,7 +87,7 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
       } catch (error) {
         // Some may have been sent: those who hear of a change twice only look again.
         const kept = batch.slice(0, Math.max(0, QUEUE_MAX - queue.length));
-        queue.unshift(...kept);
+        queue = [...kept, ...queue];
         log.warn(
           { err: error, waiting: kept.length, dropped: batch.length - kept.length },
           'other servers could not be notified of changes; retrying',
