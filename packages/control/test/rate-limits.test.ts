@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newToken } from '@releap/contract';
+import fastify, { type FastifyReply, type FastifyRequest } from 'fastify';
 import { mintApiKey } from '../src/index.ts';
+import { createRateLimiter } from '../src/platform/http/rate-limits.ts';
 import { caller, startWorld, type Answer, type Caller, type World } from '@releap/testing/world';
 import { GatewayClient } from '@releap/testing/gateway-client';
 
@@ -38,6 +40,24 @@ describe('rate limits', () => {
     );
     assert.equal(refused.headers.get('retry-after'), String(refused.body.retry_after_secs));
     assert.equal((await (await key())('GET', '/regions')).status, 200, 'another key is not meant');
+  });
+
+  it('let through exactly as many of one moment as of one after another', async () => {
+    const limiter = createRateLimiter({ perKey: 5, perOrg: 0, perAddress: 0 });
+    await using app = fastify();
+    await app.register(limiter.plugin);
+    await app.ready();
+    const count = () =>
+      limiter.known(
+        { routeOptions: {} } as FastifyRequest,
+        { headers: () => undefined } as unknown as FastifyReply,
+        { key: 'one' },
+      );
+    const outcomes = await Promise.allSettled(Array.from({ length: 8 }, count));
+    assert.deepEqual(
+      outcomes.map(({ status }) => status),
+      [...Array(5).fill('fulfilled'), ...Array(3).fill('rejected')],
+    );
   });
 
   it('of an organization hold for its keys together, and not for another organization', async () => {

@@ -3,7 +3,7 @@
  * requests. Bounded: beyond `CALLERS` clients, the least recently seen ones start over.
  */
 import { overloaded } from '@releap/contract';
-import rateLimit, { normalizeIP } from '@fastify/rate-limit';
+import rateLimit, { normalizeIP, type FastifyRateLimitStore } from '@fastify/rate-limit';
 import type { FastifyInstance, FastifyPluginCallback, FastifyReply, FastifyRequest } from 'fastify';
 
 /** Requests a minute; 0 for no limit. */
@@ -43,6 +43,38 @@ export interface RateLimiter {
 
 type Counter = ReturnType<FastifyInstance['createRateLimit']>;
 
+/**
+ * Requests of each client in its window. Each answer is the state at its own request: that of the plugin's store is read later,
+ * with the requests that came at the same moment counted in.
+ */
+class WindowStore implements FastifyRateLimitStore {
+  /** By client; the least recently seen one first. */
+  readonly #windows = new Map<string, { current: number; endsAt: number }>();
+
+  incr(
+    key: string,
+    callback: (error: Error | null, result?: { current: number; ttl: number }) => void,
+    timeWindow: number,
+  ): void {
+    const now = Date.now();
+    let window = this.#windows.get(key);
+    if (window === undefined || window.endsAt <= now) window = { current: 0, endsAt: now + timeWindow };
+    window.current++;
+    this.#windows.delete(key);
+    this.#windows.set(key, window);
+    if (this.#windows.size > CALLERS) {
+      const [oldest] = this.#windows.keys();
+      if (oldest !== undefined) this.#windows.delete(oldest);
+    }
+    callback(null, { current: window.current, ttl: window.endsAt - now });
+  }
+
+  /** One of each counter. */
+  child(): WindowStore {
+    return new WindowStore();
+  }
+}
+
 export function createRateLimiter(limits: RateLimits): RateLimiter {
   const active = limits.perKey > 0 || limits.perOrg > 0 || limits.perAddress > 0;
   let app: FastifyInstance | undefined;
@@ -59,7 +91,7 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
     if (counter === undefined) {
       if (app === undefined) throw new Error('the rate limiter is not registered on a server');
       // The plugin is available once the server is ready, which it is before the first request.
-      const settings = { max, keyGenerator: (one: FastifyRequest) => one.rateLimitKey, cache: CALLERS };
+      const settings = { max, keyGenerator: (one: FastifyRequest) => one.rateLimitKey };
       counter = app.createRateLimit(settings);
       counters.set(subject, counter);
     }
@@ -100,7 +132,7 @@ export function createRateLimiter(limits: RateLimits): RateLimiter {
   const plugin: FastifyPluginCallback = (scope, _options, done) => {
     app = scope;
     // Nothing is counted automatically: the client is known only after authentication.
-    if (active) void scope.register(rateLimit, { global: false, timeWindow: WINDOW_MS });
+    if (active) void scope.register(rateLimit, { global: false, timeWindow: WINDOW_MS, store: WindowStore });
     done();
   };
   return {
