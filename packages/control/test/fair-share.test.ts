@@ -17,6 +17,28 @@ it('creates of organizations take turns when a host has capacity, whoever came f
   assert.equal(statuses.filter((status) => status === 'pending').length, 5, statuses.join());
 });
 
+it('the place that becomes free goes to the organization that was served longest ago', async () => {
+  await using world = await startWorld({ limits: { overcommit: { cpu: 1, mem: 1, disk: 1, tier: 'spot' } } });
+  const stranger = await world.stranger();
+  await using _runner = await world.runner({ hello: { facts: { ...FACTS, cores: 1 } } });
+  const create = async (call: typeof stranger): Promise<string> =>
+    (await call('POST', '/vms', { image: 'busybox', cpu: 1 })).body.vm_id as string;
+  const first = await create(world.call);
+  await waitFor(world.call, first, 'running');
+  const flood: string[] = [];
+  for (let count = 0; count < 5; count++) flood.push(await create(world.call));
+  const theirs = await create(stranger);
+  await world.call('DELETE', `/vms/${first}`);
+  await waitFor(stranger, theirs, 'running');
+  // And no organization waits for more than one turn of each other one.
+  const theirNext = await create(stranger);
+  await stranger('DELETE', `/vms/${theirs}`);
+  const [oldest = ''] = flood;
+  await waitFor(world.call, oldest, 'running');
+  await world.call('DELETE', `/vms/${oldest}`);
+  await waitFor(stranger, theirNext, 'running');
+});
+
 it('versions of one organization that do not start leave places to the version of another', async () => {
   await using world = await startWorld();
   const stranger = await world.stranger();

@@ -13,6 +13,7 @@ import { HostChangedError, place, type Placed, type Placement } from './place.ts
 import { choose, chooseRegion, type Need } from './placement.ts';
 import { planRound, type PendingRequest, type WaitingRequest } from './plan.ts';
 import { candidateHosts, preempt } from './preempt.ts';
+import { Turns } from './turns.ts';
 
 export interface Scheduler {
   /** Requests a placement round after a create or a release of capacity. Returns at once; calls are coalesced. */
@@ -33,16 +34,22 @@ export interface Scheduler {
   close(): Promise<void>;
 }
 
-type PendingRow = NeedRow & { waited_ms: number; reserved_runner_id: string | null };
+type PendingRow = NeedRow & {
+  org_id: string;
+  turn: number;
+  waited_ms: number;
+  reserved_runner_id: string | null;
+};
 
-/** Non-spot first: capacity of evicted spot sandboxes must not go to other spot sandboxes. Then organizations take turns. */
+/** Non-spot first: capacity of evicted spot sandboxes must not go to other spot sandboxes. Then organizations take turns (`Turns`). */
 const PENDING = statement<PendingRow>(
   'schedule-pending',
-  `select s.id, ${NEED}, extract(epoch from now() - s.created_at)::double precision * 1000 as waited_ms,
+  `select s.id, ${NEED}, p.org_id,
+          row_number() over (partition by s.spot, p.org_id order by s.created_at)::integer as turn, extract(epoch from now() - s.created_at)::double precision * 1000 as waited_ms,
           v.runner_id as reserved_runner_id
      from ${NEED_OF} join projects p on p.id = s.project_id left join scheduler_reservations v on v.sandbox_id = s.id
     where s.status = 'pending'
-    order by s.spot, row_number() over (partition by s.spot, p.org_id order by s.created_at), s.created_at limit $1`,
+    order by s.spot, turn, s.created_at limit $1`,
 );
 /** A region's row stays until it is replaced; it is valid only while its sandbox is pending. */
 const RESERVE = statement(
@@ -80,6 +87,7 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
   let noCapacityUntil = 0;
   const queue = new CreateQueue(database, { most: limits.createQueue, share: limits.createQueueShare });
   const { overcommit, reserveAfterMs } = limits;
+  const turns = new Turns();
   const advice = createHostAdvice(database.pool, overcommit);
 
   /** @returns whether a host had changed, so that sandboxes that fit elsewhere are still pending */
@@ -91,7 +99,9 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
       return false;
     }
     // The whole queue: later requests may fit where the first ones do not.
-    const pending = await queryAll(database.pool, PENDING, [Math.max(ROUND, limits.createQueue)]);
+    const pending = turns.order(
+      await queryAll(database.pool, PENDING, [Math.max(ROUND, limits.createQueue)]),
+    );
     if (pending.length === 0) return false;
     const rows = new Map(pending.map((row) => [row.id, row]));
     const requests = pending.map((row) => toRequest(row, overcommit));
@@ -118,6 +128,7 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
         const placed = await place(options, placements.slice(from, from + TRANSACTION));
         announce(placed);
         moved += placed.rows.length;
+        for (const { id } of placed.rows) turns.served(rows.get(id)?.org_id ?? '');
       } catch (error) {
         if (!(error instanceof HostChangedError)) throw error;
         changed = true;
