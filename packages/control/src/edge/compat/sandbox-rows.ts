@@ -62,9 +62,9 @@ export const ITEM_COLUMNS = `s.id, s.region, s.spec ->> 'name' as name, ${STATE_
 
 export const JOINS = `join regions r on r.id = s.region left join compat_sandboxes c on c.sandbox_id = s.id`;
 
-/** Ids of a project's sandboxes that are shown. */
-export const VISIBLE = (project: string): string => `
-  select id from sandboxes where project_id = ${project} and owner_kind = 'project' and status <> 'deleted'
+/** Ids of a project's sandboxes that are shown; `named`: a condition on its rows of `sandboxes` that an index serves. */
+export const VISIBLE = (project: string, named = 'true'): string => `
+  select id from sandboxes where project_id = ${project} and owner_kind = 'project' and status <> 'deleted' and ${named}
   union select sandbox_id from compat_sandboxes where project_id = ${project} and stopped`;
 
 const DETAIL = `select ${ITEM_COLUMNS}, e.env
@@ -80,7 +80,7 @@ const BY_ID = statement<DetailRow>(
 /** Of several, that whose name the facade keeps unique, else the newest. $1 project, $2 name */
 const BY_NAME = statement<DetailRow>(
   'compat-sandbox-by-name',
-  `${DETAIL} where s.id in (${VISIBLE('$1')}) and s.spec ->> 'name' = $2
+  `${DETAIL} where s.id in (${VISIBLE('$1', `spec ->> 'name' = $2`)}) and s.spec ->> 'name' = $2
     order by c.name is not null desc, s.created_at desc limit 1`,
 );
 

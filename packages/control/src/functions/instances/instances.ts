@@ -38,6 +38,8 @@ const ENDED_MS = 3_600_000;
 
 /** Instances that are deleted in one transaction. */
 const ENDED_BATCH = 200;
+/** How often a gateway is told that an instance is on a drained host: it may not have been connected. */
+const RETIRE_AGAIN_MS = 15_000;
 
 /** The kind of change with which servers tell each other of `function-pressure`. */
 export const FUNCTION_PRESSURE = 'function-pressure';
@@ -126,6 +128,8 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
   const held = new Map<string, Held>();
   /** Functions for whose instances a gateway waits, and how many do. */
   const waiting = new Map<string, number>();
+  /** Instances on hosts that are drained, and when their gateways were last told. */
+  let retiredAt = new Map<string, number>();
   const startedAt = performance.now();
 
   events.on('sandboxes-changed', (rows) => {
@@ -384,7 +388,19 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
     },
 
     async retireDrained() {
-      const ids = await leases.instancesOnDrainedHosts(database.pool);
+      const drained = await leases.instancesOnDrainedHosts(database.pool);
+      const now = performance.now();
+      const isRecent = (at: number | undefined): at is number =>
+        at !== undefined && now - at < RETIRE_AGAIN_MS;
+      const ids = drained.filter((id) => !isRecent(retiredAt.get(id)));
+      const before = retiredAt;
+      // Those that are gone are forgotten.
+      retiredAt = new Map(
+        drained.map((id) => {
+          const at = before.get(id);
+          return [id, isRecent(at) ? at : now];
+        }),
+      );
       if (ids.length === 0) return;
       events.emit('instances-retired', ids);
       cluster.publish(ids.map((id) => [id, null, 0, INSTANCE_RETIRED]));
