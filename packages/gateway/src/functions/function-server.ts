@@ -24,7 +24,8 @@ import {
 import type { FunctionLease, Grants } from '../control/grants.ts';
 import { ClientDisconnected, sendError } from '../http/errors.ts';
 import { type EventCounter, subjectOf } from '../http/event-counter.ts';
-import { type Dispatcher, type Slot, VersionGone } from './dispatcher.ts';
+import type { Dispatcher } from './dispatcher.ts';
+import { type Slot, VersionGone } from './function-version.ts';
 import { corsHeaders, type FunctionCall, headersForClient, headersForHandler } from './function-route.ts';
 import { callHandler, type HandlerOutcome } from './handler-call.ts';
 import { bodyTooLarge } from './request-body.ts';
