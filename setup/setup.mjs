@@ -16,7 +16,7 @@ import { ensureKernel, ensureVolumeKernel } from './kernel.mjs';
 import { ensureOwnKernel } from './own-kernel.mjs';
 import { ensureQemu } from './qemu.mjs';
 import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
-import { bundlePrograms, PROGRAMS, TEST_PROGRAMS } from './programs.mjs';
+import { BENCH_PROGRAMS, bundlePrograms, PROGRAMS, TEST_PROGRAMS } from './programs.mjs';
 import { buildSystemDisk } from './system-disk.mjs';
 import { ensureVirtiofsd } from './virtiofsd.mjs';
 
@@ -181,7 +181,11 @@ export async function setUp({ forTests = false, forBench = false, canDefer = fal
     const [hasVolumeKernel] = await together([
       unpackArchives({ withOlderQemu: forTests, withVolumes }),
       goBinaries(),
-      bundlePrograms(REPO, BUNDLES, forTests ? [...PROGRAMS, ...TEST_PROGRAMS] : PROGRAMS),
+      bundlePrograms(REPO, BUNDLES, [
+        ...PROGRAMS,
+        ...(forTests ? TEST_PROGRAMS : []),
+        ...(forBench ? BENCH_PROGRAMS : []),
+      ]),
       ...(forTests || forBench ? [testClients()] : []),
     ]);
     await initramfs(KERNEL, INITRAMFS, 'guests');

@@ -1,9 +1,12 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { basename, join } from 'node:path';
+import { programOf } from '@releap/runner/program';
 import { endOf } from '../processes.ts';
 import type { ServerReady } from './messages.ts';
 
+/** Those of the service's own processes. */
+const OPTIONS = ['--disable-warning=DeprecationWarning', '--enable-source-maps', '--max-semi-space-size=2'];
 const START_DEADLINE_MS = 60_000;
 
 /** A server in a process of its own, which ends with ours. */
@@ -18,7 +21,8 @@ export class Server implements AsyncDisposable {
 
   /** @param file a module, relative to this folder */
   static async start(file: string, args: string[]): Promise<Server> {
-    const child = fork(join(import.meta.dirname, file), args, { execArgv: profiling(file) });
+    const program = programOf(join(import.meta.dirname, file));
+    const child = fork(program, args, { execArgv: [...OPTIONS, ...profiling(file)] });
     try {
       const ready = await new Promise<ServerReady>((resolve, reject) => {
         child.once('message', (message) => resolve(message as ServerReady));
