@@ -196,8 +196,9 @@ const NEEDED = `case kind when 'snapshot' then exists (select 1 from snapshots s
 const markUnneeded = (name: string, which: string) =>
   statement(
     name,
-    `update artifacts a set unneeded_since = case when ${NEEDED} then null else coalesce(unneeded_since, now()) end
-      where ${which} and (unneeded_since is null) <> (${NEEDED})`,
+    `update artifacts m set unneeded_since = case when n.needed then null else coalesce(unneeded_since, now()) end
+       from (select a.id, ${NEEDED} as needed from artifacts a where ${which} offset 0) n
+      where m.id = n.id and (m.unneeded_since is null) <> n.needed`,
   );
 export const MARK_ALL = markUnneeded('artifacts-mark-all', 'true');
 /** Those of snapshots that have changed, and those that are marked. */
