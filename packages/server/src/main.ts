@@ -5,6 +5,7 @@
  */
 import { writeFileSync } from 'node:fs';
 import { ConfigError, loadConfig } from './config/config.ts';
+import { assertEncrypted } from './config/plain-http.ts';
 import { explain } from './roles/run-role.ts';
 
 const USAGE = `usage: releap [all | control | runner | gateway | migrate | rotate-key [--promote] | rotate-token KIND]
@@ -64,6 +65,7 @@ async function main(args: readonly string[]): Promise<number | undefined> {
   completePath();
   keepFromOomKiller();
   const config = loadConfig(process.env);
+  if (role === 'all' || role === 'control' || role === 'gateway') assertEncrypted(config, role);
   if (role === 'all') return await (await import('./supervisor/supervisor.ts')).runAll(config);
   const { runRole } = await import('./roles/run-role.ts');
   if (role === 'control')

@@ -3,8 +3,9 @@ import { readFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 import * as fc from 'fast-check';
-import { isPlainForOthers, previewUrlOf } from '../src/config/config.ts';
+import { previewUrlOf } from '../src/config/config.ts';
 import { configurationDocument } from '../src/config/document.ts';
+import { assertEncrypted } from '../src/config/plain-http.ts';
 import { type VariableName, VARIABLES } from '../src/config/variables.ts';
 import { ConfigError, loadConfig } from '../src/index.ts';
 
@@ -226,13 +227,33 @@ test('preview URLs are of this machine, of a certificate, or of a proxy; without
   assert.throws(() => urlOf({ RELEAP_PREVIEW_TLS_KEY: '/k.pem' }), /must be set together/);
 });
 
-test('credentials go over plain HTTP where other machines reach a listener without a proxy that has a certificate', () => {
-  for (const [host, url, isPlain] of [
-    ['127.0.0.1', undefined, false],
-    ['::1', 'http://a.example', false],
-    ['0.0.0.0', undefined, true],
-    ['10.0.0.1', 'http://a.example', true],
-    ['0.0.0.0', 'https://a.example', false],
+test('a server that other machines reach without TLS does not start, unless plain HTTP is allowed', () => {
+  const gateway = { RELEAP_TOOLBOX_URL: 'https://gw.example' };
+  const proxied = { RELEAP_PUBLIC_URL: 'https://api.example', ...gateway };
+  const all = { RELEAP_HOST: '0.0.0.0' };
+  const refused = (role: 'all' | 'control' | 'gateway', env: Record<string, string>): string => {
+    try {
+      assertEncrypted(loadConfig(env), role);
+      return '';
+    } catch (error) {
+      assert.ok(error instanceof ConfigError);
+      return /API keys to (.*) over plain HTTP/.exec(error.problems[0] ?? '')?.[1] ?? '?';
+    }
+  };
+  for (const [role, env, plain] of [
+    ['all', {}, ''],
+    ['all', { RELEAP_HOST: '::1', RELEAP_PUBLIC_URL: 'http://a.example' }, ''],
+    ['all', all, 'the API and the gateway'],
+    ['control', all, 'the API'],
+    ['gateway', all, 'the gateway'],
+    ['all', { RELEAP_HOST: '10.0.0.1', RELEAP_PUBLIC_URL: 'http://a.example', ...gateway }, 'the API'],
+    ['all', { ...all, RELEAP_TRUSTED_PROXIES: '10.0.0.0/8' }, 'the API and the gateway'],
+    ['all', { ...all, ...proxied }, ''],
+    ['all', { ...all, ...proxied, RELEAP_PREVIEW_DOMAIN: 'p.example' }, ''],
+    ['all', { ...all, ...proxied, RELEAP_PREVIEW_DOMAIN: 'p.localhost' }, ''],
+    ['gateway', { ...all, ...proxied, RELEAP_PREVIEW_URL: 'http://p.example' }, 'previews'],
+    ['control', { ...all, ...proxied, RELEAP_PREVIEW_URL: 'http://p.example' }, ''],
+    ['all', { ...all, RELEAP_PLAIN_HTTP: '1' }, ''],
   ] as const)
-    assert.equal(isPlainForOthers(host, url), isPlain, `${host} ${url}`);
+    assert.equal(refused(role, env), plain, `${role} ${JSON.stringify(env)}`);
 });

@@ -19,6 +19,7 @@ export interface Config {
   home: string;
   cacheDir: string;
   host: string;
+  plainHttp: boolean;
   port: number;
   gatewayPort?: number;
   ssh: { host: string; port?: number; address?: string; hostKeyFile: string };
@@ -153,6 +154,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     home,
     cacheDir: path.resolve(text('RELEAP_CACHE') ?? path.join(home, 'cache')),
     host: get('RELEAP_HOST'),
+    plainHttp: get('RELEAP_PLAIN_HTTP') === 1,
     port: get('RELEAP_PORT'),
     gatewayPort: get('RELEAP_GATEWAY_PORT'),
     ssh: compact({
@@ -356,20 +358,12 @@ function isForThisMachine(text: (name: VariableName) => string | undefined): boo
   return [text('RELEAP_HOST') ?? '', ...hosts].every(isLoopback);
 }
 
-/**
- * Whether clients on other machines send their credentials over plain HTTP, as far as the settings tell.
- * @param url of the same listener for clients, if there is a proxy in front of it
- */
-export function isPlainForOthers(host: string, url: string | undefined): boolean {
-  return !isLoopback(host) && url?.startsWith('https:') !== true;
-}
-
-function isLoopback(host: string): boolean {
+export function isLoopback(host: string): boolean {
   return ['localhost', '::1', '[::1]'].includes(host) || /^127\.[0-9.]+$/.test(host);
 }
 
 /** Names that lead to this machine, in browsers and curl (RFC 6761). */
-function isLocalName(domain: string): boolean {
+export function isLocalName(domain: string): boolean {
   return domain === 'localhost' || domain.endsWith('.localhost');
 }
 

@@ -1,7 +1,7 @@
 import { mkdir } from 'node:fs/promises';
 import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
-import { internalUrlOf, isPlainForOthers, previewUrlOf, urlHost } from '../config/config.ts';
+import { internalUrlOf, previewUrlOf, urlHost } from '../config/config.ts';
 import { PREVIEW_PORT_OFFSET } from '../supervisor/ports.ts';
 import { issuerOf } from '../identity/issuer.ts';
 import { acceptedTokens, ensureTokens, previousToken } from '../tokens.ts';
@@ -74,11 +74,6 @@ export async function controlRole({ config, log, supervised, stopping }: RoleCon
     log,
   });
   cleanup.use(control);
-  if (isPlainForOthers(host, config.publicUrl))
-    log.warn(
-      { host },
-      'clients on other machines send API keys over plain HTTP: put a proxy with TLS in front, and set RELEAP_PUBLIC_URL to its https:// URL',
-    );
   const issuer = signIn.oidc?.issuer;
   if (supervised) {
     const image = config.builtinImages[0] ?? 'busybox';

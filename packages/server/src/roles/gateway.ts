@@ -3,14 +3,7 @@ import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import type { MaintainedCertificate } from '@releap/certificates';
 import { type GatewayOptions, generateHostKey, startGateway } from '@releap/gateway';
-import {
-  type Config,
-  internalUrlOf,
-  isPlainForOthers,
-  previewUrlOf,
-  toolboxUrlOf,
-  urlHost,
-} from '../config/config.ts';
+import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
 import { makePrivateFile } from '@releap/certificates/private-file';
 import { previewUid } from '../preview-uid.ts';
 import { PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from '../supervisor/ports.ts';
@@ -53,11 +46,6 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
     log,
   });
   cleanup.defer(() => gateway.close());
-  if (isPlainForOthers(config.host, config.toolboxUrl))
-    log.warn(
-      { host: config.host },
-      'clients on other machines send API keys over plain HTTP: put a proxy with TLS in front, and set RELEAP_TOOLBOX_URL to its https:// URL',
-    );
   functionMetrics(registry, () => gateway.functions());
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();

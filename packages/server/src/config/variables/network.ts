@@ -29,6 +29,15 @@ export const NETWORK = {
     description: 'Address that the API, the gateway and the declared ports of sandboxes listen on.',
     group: 'Network',
   }),
+  RELEAP_PLAIN_HTTP: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 1 }),
+    default: 0,
+    description:
+      '1: clients on other machines may send API keys over plain HTTP, for example in an encrypted private network. Otherwise ' +
+      'control servers and gateways do not start with a `RELEAP_HOST` that is not a loopback address, unless `RELEAP_PUBLIC_URL` and ' +
+      '`RELEAP_TOOLBOX_URL` are https:// URLs, of a proxy in front ([security.md](security.md#listeners)).',
+    group: 'Network',
+  }),
   RELEAP_PORT: variable({
     schema: Port,
     default: 7070,
