@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { it, mock } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { lowBytes, SpaceWatch } from '../src/disk/space-watch.ts';
+import { lookAfterMs, lowBytes, SpaceWatch } from '../src/disk/space-watch.ts';
 
 const MIB = 2 ** 20;
 
@@ -57,4 +57,15 @@ it('guests are paused at 2 %, at least 1 GiB and at most 8 GiB, of a small file 
     [1, 10, 30, 100, 1_000].map((size) => lowBytes(size * gib) / gib),
     [0.05, 0.5, 1, 2, 8],
   );
+});
+
+it('free space is read again before writers of 8 GiB per second could have used what is above the limit', () => {
+  const gib = 2 ** 30;
+  for (const size of [20, 50, 100, 500, 10_000])
+    for (let free = 1; free < size; free += 0.5) {
+      const low = lowBytes(size * gib);
+      const after = lookAfterMs(free * gib, low);
+      assert.ok(after >= 100 && after <= 1_000, `${after}`);
+      if (after > 100) assert.ok(8 * gib * (after / 1000) <= free * gib - low + 1, `${size} ${free}`);
+    }
 });

@@ -9,9 +9,10 @@ import type { Ballast } from './ballast.ts';
 const LOW = { share: 1 / 50, least: 2 ** 30, most: 8 * 2 ** 30, smallShare: 1 / 20 };
 /** Guests resume when there is this much more, so that they are not paused again immediately. */
 const ENOUGH_FACTOR = 1.5;
-/** Near the limit the interval is shorter: a guest can write a gigabyte per second. */
+/** Near the limit the interval is shorter, and farther off so short that no faster writers reach the limit unseen. */
 const NEAR_FACTOR = 4;
 const LOOK_EVERY_MS = { near: 100, far: 1_000 };
+const FASTEST_BYTES_PER_S = 8 * 2 ** 30;
 
 export interface SpaceWatchOptions {
   /** A folder on the file system that is watched. */
@@ -78,13 +79,19 @@ export class SpaceWatch {
       }
       this.#isShort = isShort;
       if (isShort) onShort();
-      if (freeBytes < low * NEAR_FACTOR) next = LOOK_EVERY_MS.near;
+      next = lookAfterMs(freeBytes, low);
       await this.#adjustBallast(isShort);
     } catch (error) {
       log.warn({ err: error, folder }, 'the space of a file system cannot be read');
     }
     this.#lookAfter(next);
   }
+}
+
+/** @param low free space below which guests are paused */
+export function lookAfterMs(freeBytes: number, low: number): number {
+  if (freeBytes < low * NEAR_FACTOR) return LOOK_EVERY_MS.near;
+  return Math.min(((freeBytes - low) / FASTEST_BYTES_PER_S) * 1000, LOOK_EVERY_MS.far);
 }
 
 /** Free space of a file system below which guests are paused. */
