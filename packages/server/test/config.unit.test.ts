@@ -5,7 +5,7 @@ import { describe, test } from 'node:test';
 import * as fc from 'fast-check';
 import { previewUrlOf } from '../src/config/config.ts';
 import { configurationDocument } from '../src/config/document.ts';
-import { assertEncrypted } from '../src/config/plain-http.ts';
+import { assertEncrypted, plainHttpWarning } from '../src/config/plain-http.ts';
 import { type VariableName, VARIABLES } from '../src/config/variables.ts';
 import { ConfigError, loadConfig } from '../src/index.ts';
 
@@ -227,17 +227,21 @@ test('preview URLs are of this machine, of a certificate, or of a proxy; without
   assert.throws(() => urlOf({ RELEAP_PREVIEW_TLS_KEY: '/k.pem' }), /must be set together/);
 });
 
-test('a server that other machines reach without TLS does not start, unless plain HTTP is allowed', () => {
+test('a server at a public address without TLS does not start, unless plain HTTP is allowed; in a private network it warns', () => {
   const gateway = { RELEAP_TOOLBOX_URL: 'https://gw.example' };
   const proxied = { RELEAP_PUBLIC_URL: 'https://api.example', ...gateway };
   const all = { RELEAP_HOST: '0.0.0.0' };
   const refused = (role: 'all' | 'control' | 'gateway', env: Record<string, string>): string => {
     try {
-      assertEncrypted(loadConfig(env), role);
+      assertEncrypted(loadConfig(env), role, ['127.0.0.1', '10.1.2.3', '2600::1', 'fe80::1']);
       return '';
     } catch (error) {
       assert.ok(error instanceof ConfigError);
-      return /API keys to (.*) over plain HTTP/.exec(error.problems[0] ?? '')?.[1] ?? '?';
+      return (
+        /API keys to (.*) over plain HTTP, at the public address (?:2600::1|8\.8\.8\.8)/.exec(
+          error.problems[0] ?? '',
+        )?.[1] ?? '?'
+      );
     }
   };
   for (const [role, env, plain] of [
@@ -246,7 +250,7 @@ test('a server that other machines reach without TLS does not start, unless plai
     ['all', all, 'the API and the gateway'],
     ['control', all, 'the API'],
     ['gateway', all, 'the gateway'],
-    ['all', { RELEAP_HOST: '10.0.0.1', RELEAP_PUBLIC_URL: 'http://a.example', ...gateway }, 'the API'],
+    ['all', { RELEAP_HOST: '8.8.8.8', RELEAP_PUBLIC_URL: 'http://a.example', ...gateway }, 'the API'],
     ['all', { ...all, RELEAP_TRUSTED_PROXIES: '10.0.0.0/8' }, 'the API and the gateway'],
     ['all', { ...all, ...proxied }, ''],
     ['all', { ...all, ...proxied, RELEAP_PREVIEW_DOMAIN: 'p.example' }, ''],
@@ -256,4 +260,10 @@ test('a server that other machines reach without TLS does not start, unless plai
     ['all', { ...all, RELEAP_PLAIN_HTTP: '1' }, ''],
   ] as const)
     assert.equal(refused(role, env), plain, `${role} ${JSON.stringify(env)}`);
+  const inside = loadConfig({ RELEAP_HOST: '10.0.0.1' });
+  assertEncrypted(inside, 'all');
+  assertEncrypted(loadConfig(all), 'all', ['127.0.0.1', '192.168.1.2', '::1']);
+  assert.match(plainHttpWarning(inside, 'gateway') ?? '', /API keys to the gateway over plain HTTP/);
+  assert.equal(plainHttpWarning(loadConfig({ ...all, ...proxied }), 'all'), undefined);
+  assert.equal(plainHttpWarning(loadConfig({ ...all, RELEAP_PLAIN_HTTP: '1' }), 'all'), undefined);
 });

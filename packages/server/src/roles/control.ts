@@ -2,6 +2,7 @@ import { mkdir } from 'node:fs/promises';
 import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
 import { internalUrlOf, previewUrlOf, urlHost } from '../config/config.ts';
+import { plainHttpWarning } from '../config/plain-http.ts';
 import { PREVIEW_PORT_OFFSET } from '../supervisor/ports.ts';
 import { issuerOf } from '../identity/issuer.ts';
 import { acceptedTokens, ensureTokens, previousToken } from '../tokens.ts';
@@ -74,6 +75,8 @@ export async function controlRole({ config, log, supervised, stopping }: RoleCon
     log,
   });
   cleanup.use(control);
+  const warning = plainHttpWarning(config, 'control');
+  if (warning !== undefined) log.warn({ host }, warning);
   const issuer = signIn.oidc?.issuer;
   if (supervised) {
     const image = config.builtinImages[0] ?? 'busybox';

@@ -4,6 +4,7 @@ import path from 'node:path';
 import type { MaintainedCertificate } from '@releap/certificates';
 import { type GatewayOptions, generateHostKey, startGateway } from '@releap/gateway';
 import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
+import { plainHttpWarning } from '../config/plain-http.ts';
 import { makePrivateFile } from '@releap/certificates/private-file';
 import { previewUid } from '../preview-uid.ts';
 import { PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from '../supervisor/ports.ts';
@@ -46,6 +47,8 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
     log,
   });
   cleanup.defer(() => gateway.close());
+  const warning = plainHttpWarning(config, 'gateway');
+  if (warning !== undefined) log.warn({ host: config.host }, warning);
   functionMetrics(registry, () => gateway.functions());
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();

@@ -33,9 +33,9 @@ export const NETWORK = {
     schema: Type.Integer({ minimum: 0, maximum: 1 }),
     default: 0,
     description:
-      '1: clients on other machines may send API keys over plain HTTP, for example in an encrypted private network. Otherwise ' +
-      'control servers and gateways do not start with a `RELEAP_HOST` that is not a loopback address, unless `RELEAP_PUBLIC_URL` and ' +
-      '`RELEAP_TOOLBOX_URL` are https:// URLs, of a proxy in front ([security.md](security.md#listeners)).',
+      '1: clients on other machines may send API keys over plain HTTP. Otherwise control servers and gateways do not start where ' +
+      '`RELEAP_HOST` is a public address, or all addresses of a machine that has one, unless `RELEAP_PUBLIC_URL` and `RELEAP_TOOLBOX_URL` ' +
+      'are https:// URLs, of a proxy in front, and warn at other addresses ([security.md](security.md#listeners)).',
     group: 'Network',
   }),
   RELEAP_PORT: variable({
