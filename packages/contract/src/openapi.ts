@@ -7,16 +7,24 @@ import { compatOperations } from './compat/operations.ts';
 import { compatSchemas, CompatError } from './compat/schemas.ts';
 import { type Json, SchemaWriter } from './openapi-schema.ts';
 import type { SchemaNode } from './rules/describe-schema.ts';
-import { codesOf } from './wire/error-codes.ts';
-import { ErrorBody, type ErrorStatus, OverloadBody, STATUS_MEANINGS } from './wire/errors.ts';
-import { IDEMPOTENCY_KEY_CHARS } from './wire/idempotency.ts';
-import type { Operation, OperationResponse } from './wire/operation.ts';
-import { operationErrors } from './wire/operation-errors.ts';
+import {
+  codesOf,
+  ErrorBody,
+  type ErrorStatus,
+  OverloadBody,
+  STATUS_MEANINGS,
+} from './wire/platform/errors.ts';
+import {
+  IDEMPOTENCY_KEY_CHARS,
+  type Operation,
+  type OperationResponse,
+  type WebSocketMessages,
+} from './wire/platform/operation.ts';
+import { operationErrors } from './wire/platform/operation-errors.ts';
 import { listOperations, resources } from './wire/operations.ts';
 import { operatorResource } from './wire/operator-operations.ts';
 import type { OpenApiPlane } from './wire/service-operations.ts';
 import { GatewayErrorBody } from './wire/toolbox-parts.ts';
-import type { WebSocketMessages } from './wire/websocket.ts';
 
 export interface OpenApiOptions {
   /** Default `api`. */

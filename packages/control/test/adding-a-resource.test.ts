@@ -12,7 +12,7 @@ import { startWorld, type World } from '@releap/testing/world';
 
 const ROOT = path.resolve(import.meta.dirname, '../../..');
 const PAGE = 'docs/adding-a-resource.md';
-const CONTRACT = 'packages/contract/src/wire/note.ts';
+const CONTRACT = 'packages/contract/src/wire/storage/note.ts';
 const FOLDER = 'packages/control/src/storage/notes';
 const FILES_OUTSIDE_MAX = 5;
 const COMPILE_MS = 300_000;

@@ -1,5 +1,5 @@
 /** Limits and defaults of the compatibility facade. */
-import { BOUNDS } from '../wire/limits.ts';
+import { BOUNDS } from '../wire/platform/limits.ts';
 
 /** Path below the base URL of the API: `compat_url` without its origin. */
 export const COMPAT_PREFIX = '/compat';

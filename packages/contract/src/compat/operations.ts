@@ -2,7 +2,7 @@
  * The operations of the compatibility facade. They have an OpenAPI document of their own, beside that of the API
  * (docs/decisions/0035-compatibility-facade.md).
  */
-import type { Operation } from '../wire/operation.ts';
+import type { Operation } from '../wire/platform/operation.ts';
 import { COMPAT_PREFIX } from './limits.ts';
 import {
   CompatEmpty,

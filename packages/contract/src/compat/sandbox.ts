@@ -3,7 +3,7 @@
  * its generated clients refuse a required field that is null or absent, and optional ones are left out rather than null.
  */
 import { Type, type Static } from 'typebox';
-import { BOUNDS } from '../wire/limits.ts';
+import { BOUNDS } from '../wire/platform/limits.ts';
 import { COMPAT_LIMITS } from './limits.ts';
 
 export const COMPAT_SANDBOX_STATES = [

@@ -1,14 +1,17 @@
 /** The schemas of the facade under their names in its OpenAPI document, and the form of its errors. */
 import { Type } from 'typebox';
-import { ErrorBody } from '../wire/errors.ts';
+import { ErrorBody } from '../wire/platform/errors.ts';
 import {
   CompatBuildInfo,
   CompatBuildInfoRecord,
   CompatPreviewUrl,
   CompatSandbox,
   CompatSandboxCreate,
+  CompatSandboxItem,
+  CompatSandboxList,
+  CompatSignedPreviewUrl,
+  CompatUrl,
 } from './sandbox.ts';
-import { CompatSandboxItem, CompatSandboxList, CompatSignedPreviewUrl, CompatUrl } from './sandbox.ts';
 import { CompatSnapshot, CompatSnapshotCreate, CompatSnapshotList } from './snapshot.ts';
 
 const { code, ...fields } = ErrorBody.properties;

@@ -5,7 +5,7 @@
  * earlier user of the sandbox, has no effect.
  */
 import { Type, type Static } from 'typebox';
-import { Uuid } from '../runner/fields.ts';
+import { Uuid } from '../wire/platform/fields.ts';
 
 export const freezePath = (vmId: string): string => `/vms/${encodeURIComponent(vmId)}/freeze`;
 export const thawPath = (vmId: string): string => `/vms/${encodeURIComponent(vmId)}/thaw`;

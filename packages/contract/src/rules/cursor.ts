@@ -4,8 +4,8 @@
  * same list is a 400.
  */
 import { createHash } from 'node:crypto';
-import { isUuid } from '../wire/ids.ts';
-import type { CursorKind } from '../wire/resource.ts';
+import { isUuid } from '../wire/platform/ids.ts';
+import type { CursorKind } from '../wire/platform/paging.ts';
 import { badRequest } from './errors.ts';
 import { quote } from './quote.ts';
 

@@ -1,5 +1,5 @@
 /** Rules for environment variables of sandboxes and functions. Pure. */
-import { BOUNDS, LIMITS } from '../wire/limits.ts';
+import { BOUNDS, LIMITS } from '../wire/platform/limits.ts';
 import { badRequest } from './errors.ts';
 import { quote } from './quote.ts';
 

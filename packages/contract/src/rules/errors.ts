@@ -2,8 +2,14 @@
  * Every error response of the service. A message says what was refused, with which value, and what is allowed; it
  * never carries a secret.
  */
-import { ERROR_CODES, GENERAL_CODES, type CodeOf, type ErrorCode } from '../wire/error-codes.ts';
-import type { ErrorBody, ErrorStatus } from '../wire/errors.ts';
+import {
+  ERROR_CODES,
+  GENERAL_CODES,
+  type CodeOf,
+  type ErrorCode,
+  type ErrorBody,
+  type ErrorStatus,
+} from '../wire/platform/errors.ts';
 import type { ExceededQuota } from '../wire/quota.ts';
 import { quote } from './quote.ts';
 

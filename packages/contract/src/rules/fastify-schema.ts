@@ -1,6 +1,6 @@
 /** The schemas of an operation, for Fastify. */
 import type { TSchema } from 'typebox';
-import type { Operation } from '../wire/operation.ts';
+import type { Operation } from '../wire/platform/operation.ts';
 
 export interface FastifySchema {
   params?: TSchema;

@@ -8,7 +8,7 @@ import {
   type FunctionSnapshotKind,
 } from '../wire/function.ts';
 import type { ImageSource } from '../wire/image-source.ts';
-import { BOUNDS, FUNCTION_DEFAULTS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
+import { BOUNDS, FUNCTION_DEFAULTS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
 import { checkEnv } from './environment.ts';
 import { badRequest } from './errors.ts';
 import { checkDockerfilePath } from './image.ts';

@@ -1,6 +1,6 @@
-/** Generates ids and tokens; `wire/ids.ts` describes their forms. */
+/** Generates ids and tokens; `wire/platform/ids.ts` describes their forms. */
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
-import { base32, TOKEN_PREFIXES, tokenKind, type TokenKind } from '../wire/ids.ts';
+import { base32, TOKEN_PREFIXES, tokenKind, type TokenKind } from '../wire/platform/ids.ts';
 
 /** Random (version 4): the first characters of ids then differ, also of sandboxes that are created together. */
 export function newUuid(): string {

@@ -1,6 +1,6 @@
 /** Parses the source of a root file system. */
 import { type ImageSource, IMAGE_SOURCE_FORM } from '../wire/image-source.ts';
-import { BOUNDS } from '../wire/limits.ts';
+import { BOUNDS } from '../wire/platform/limits.ts';
 import { badRequest } from './errors.ts';
 import { ImageReferenceError, parseImageReference } from './image-reference.ts';
 import { quote } from './quote.ts';

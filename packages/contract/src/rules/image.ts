@@ -1,7 +1,7 @@
 /** Resolves the create of an image. Pure. */
 import type { ImageSource } from '../wire/image-source.ts';
 import { FORM_TRUE, type ImageCreateRequest } from '../wire/image.ts';
-import { BOUNDS } from '../wire/limits.ts';
+import { BOUNDS } from '../wire/platform/limits.ts';
 import { badRequest } from './errors.ts';
 import { checkImageName, parseImageSource } from './image-source.ts';
 import { quote } from './quote.ts';

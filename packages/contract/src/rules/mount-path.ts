@@ -1,5 +1,5 @@
 /** Where volumes and object stores may be mounted inside a sandbox. Pure. */
-import { BOUNDS, RESERVED_MOUNT_PATHS } from '../wire/limits.ts';
+import { BOUNDS, RESERVED_MOUNT_PATHS } from '../wire/platform/limits.ts';
 import { badRequest } from './errors.ts';
 import { quote } from './quote.ts';
 

@@ -1,5 +1,5 @@
 /** Display names of organizations and projects, and e-mail addresses of invitations. */
-import { EMAIL_CHARS, NAME_CHARS } from '../wire/limits.ts';
+import { EMAIL_CHARS, NAME_CHARS } from '../wire/platform/limits.ts';
 import { badRequest } from './errors.ts';
 import { quote } from './quote.ts';
 

@@ -1,5 +1,5 @@
 /** Resolves the create of an object store. Pure. */
-import { BOUNDS, LIMITS } from '../wire/limits.ts';
+import { BOUNDS, LIMITS } from '../wire/platform/limits.ts';
 import { OBJECT_STORE_NAME_FORM, type ObjectStoreCreateRequest } from '../wire/object-store.ts';
 import { SECRET_NAME_FORM } from '../wire/secret.ts';
 import { badRequest, notFound } from './errors.ts';

@@ -1,6 +1,6 @@
 /** Page sizes and waits of a query, clamped to the contract's limits. */
 import { LEDGER_LIMITS } from '../wire/credits.ts';
-import { DEFAULTS, LIMITS } from '../wire/limits.ts';
+import { DEFAULTS, LIMITS } from '../wire/platform/limits.ts';
 
 /** Items per page. */
 export function clampLimit(limit: number | undefined, max: number = LIMITS.pageMax): number {

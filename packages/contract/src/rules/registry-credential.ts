@@ -1,5 +1,5 @@
 /** Resolves the write of a registry credential. Pure. */
-import { LIMITS } from '../wire/limits.ts';
+import { LIMITS } from '../wire/platform/limits.ts';
 import type { RegistryKind, RegistryWrite } from '../wire/registry-credential.ts';
 import { badRequest, notFound } from './errors.ts';
 import { ImageReferenceError, normalizeRegistryHost } from './image-reference.ts';

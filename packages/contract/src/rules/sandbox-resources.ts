@@ -3,7 +3,7 @@
  * plane looks up the rest (names of images, regions, credits).
  */
 import type { ImageSource } from '../wire/image-source.ts';
-import { DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/limits.ts';
+import { DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
 import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from '../wire/sandbox.ts';
 import { formatEgressEntry, parseEgressEntry } from './egress.ts';
 import { checkEnv, isEnvName } from './environment.ts';

@@ -1,5 +1,5 @@
 /** Resolves the write of a secret. Pure. */
-import { LIMITS } from '../wire/limits.ts';
+import { LIMITS } from '../wire/platform/limits.ts';
 import { SECRET_NAME_FORM, type SecretWrite } from '../wire/secret.ts';
 import { formatDomainPattern, parseDomainPattern } from './domain-name.ts';
 import { isEnvName } from './environment.ts';

@@ -5,7 +5,7 @@
 import { Type, type Static } from 'typebox';
 import { ArtifactPart, ARTIFACT_PARTS_MAX } from '../wire/internal.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
-import { text, Uuid } from './fields.ts';
+import { text, Uuid } from '../wire/platform/fields.ts';
 
 export const ArtifactSpec = Type.Object({
   /** Of a snapshot: the snapshot's id. */

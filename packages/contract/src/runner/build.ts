@@ -1,7 +1,7 @@
 /** The kind `build`: one attempt to build an image. The id is the job's; the generation is the attempt, the fencing token. */
 import { Type, type Static } from 'typebox';
 import { assignmentOf, reportOf } from './envelope.ts';
-import { Count, Large, text, Uuid } from './fields.ts';
+import { Count, Large, text, Uuid } from '../wire/platform/fields.ts';
 import { RootSource } from './source.ts';
 
 export const BuildSpec = Type.Object({ image_id: Uuid, root: RootSource, docker: Type.Boolean() });

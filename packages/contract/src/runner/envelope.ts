@@ -4,7 +4,7 @@
  * and control ignores reports of one.
  */
 import { Type, type Static, type TSchema } from 'typebox';
-import { Count, Name, Uuid } from './fields.ts';
+import { Count, Name, Uuid } from '../wire/platform/fields.ts';
 
 const header = { kind: Name, id: Uuid, generation: Count };
 

@@ -3,7 +3,7 @@ import { Type, type Static } from 'typebox';
 import { ArtifactAssignment, ArtifactReport } from './artifact.ts';
 import { BuildAssignment, BuildReport } from './build.ts';
 import { UnsupportedItem } from './envelope.ts';
-import { Count, Large } from './fields.ts';
+import { Count, Large } from '../wire/platform/fields.ts';
 import { HelloMessage, WelcomeMessage } from './hello.ts';
 import { LINK_ITEMS_MAX } from './limits.ts';
 import { SandboxAssignment, SandboxReport } from './sandbox.ts';

@@ -2,10 +2,10 @@
 import { Type, type Static } from 'typebox';
 import { CertificatePem } from '../wire/internal-secrets.ts';
 import { GuestStore } from '../wire/internal-stores.ts';
-import { LIMITS } from '../wire/limits.ts';
+import { LIMITS } from '../wire/platform/limits.ts';
 import { PortMapRecord, PortProto, SandboxMode } from '../wire/sandbox.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
-import { Count, text, Uuid } from './fields.ts';
+import { Count, text, Uuid } from '../wire/platform/fields.ts';
 import { RootSource } from './source.ts';
 import { VolumeMount } from './volume.ts';
 

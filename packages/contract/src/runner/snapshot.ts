@@ -1,7 +1,7 @@
 /** The kind `snapshot`: a capture of a sandbox's disk, or of its memory and disk. */
 import { Type, type Static } from 'typebox';
 import { assignmentOf, reportOf } from './envelope.ts';
-import { Large, text, Uuid } from './fields.ts';
+import { Large, text, Uuid } from '../wire/platform/fields.ts';
 
 export const SnapshotSpec = Type.Object({
   /** The sandbox that it is captured from. */

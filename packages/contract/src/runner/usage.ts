@@ -1,7 +1,7 @@
 /** Usage of micro-VMs. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS } from '../wire/limits.ts';
-import { Count, Large, Uuid } from './fields.ts';
+import { BOUNDS } from '../wire/platform/limits.ts';
+import { Count, Large, Uuid } from '../wire/platform/fields.ts';
 import { USAGE_READINGS_MAX } from './limits.ts';
 
 /** Usage of one micro-VM so far, from its control group. */

@@ -4,9 +4,9 @@
  */
 import { Type, type Static } from 'typebox';
 import { VolumeHead } from '../wire/internal-volumes.ts';
-import { LIMITS } from '../wire/limits.ts';
+import { LIMITS } from '../wire/platform/limits.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
-import { Count, text, Uuid } from './fields.ts';
+import { Count, text, Uuid } from '../wire/platform/fields.ts';
 
 /** The capability of runners that mount volumes in sandboxes. */
 export const VOLUMES_CAPABILITY = 'volumes';

@@ -1,7 +1,7 @@
 /** The operations on credits. */
 import { CreditsQuery, CreditsRecord } from './credits.ts';
 import { OrgParams } from './management.ts';
-import type { ApiResource } from './resource.ts';
+import type { ApiResource } from './platform/operation.ts';
 
 export const creditsOperations = {
   getCredits: {

@@ -1,7 +1,7 @@
 /** Credits of an organization, for its members and for operators. */
 import { Type, type Static } from 'typebox';
 import { Amount } from './amount.ts';
-import { CursorParam, nextPage } from './paging.ts';
+import { CursorParam, nextPage } from './platform/paging.ts';
 
 /** Ledger entries in `GET /orgs/:id/credits`. */
 export const LEDGER_LIMITS = { default: 50, min: 1, max: 500 } as const;

@@ -1,7 +1,6 @@
 /** What a sandbox was not allowed to send: the log of denied connections. */
 import { Type, type Static } from 'typebox';
-import { LimitParam, CursorParam, NextCursor } from './paging.ts';
-import { cursorKind } from './resource.ts';
+import { LimitParam, CursorParam, NextCursor, cursorKind } from './platform/paging.ts';
 
 /** Why something was denied. docs/network.md explains each. */
 export const DENIAL_REASONS = [

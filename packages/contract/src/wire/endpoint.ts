@@ -1,11 +1,10 @@
 /** Preview endpoints: ports of sandboxes with a URL. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS } from './limits.ts';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
+import { BOUNDS } from './platform/limits.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
 import { SandboxParams } from './sandbox.ts';
-import { nextPage, OptionalPageQuery } from './paging.ts';
-import { UpdatedAt } from './updated-at.ts';
+import { nextPage, OptionalPageQuery } from './platform/paging.ts';
+import { UpdatedAt } from './platform/fields.ts';
 
 const Port = Type.Integer({ minimum: 1, maximum: 65_535, description: 'Port in the sandbox.' });
 

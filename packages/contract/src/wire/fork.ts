@@ -1,6 +1,6 @@
 /** Forks. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS } from './limits.ts';
+import { BOUNDS } from './platform/limits.ts';
 import { SandboxCreateResponse } from './sandbox.ts';
 
 export const SandboxForkRequest = Type.Object({

@@ -1,9 +1,8 @@
 /** Calls of functions whose callers wait for the answer. Gateways serve them; the control plane passes them on. */
 import { Type } from 'typebox';
 import { FunctionParams } from './function.ts';
-import { BOUNDS } from './limits.ts';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
+import { BOUNDS } from './platform/limits.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
 
 const shared = {
   server: 'gateway',

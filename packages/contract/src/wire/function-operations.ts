@@ -13,10 +13,9 @@ import {
   FunctionVersionList,
   FunctionVersionRecord,
 } from './function.ts';
-import { BOUNDS, LIMITS } from './limits.ts';
-import type { Operation } from './operation.ts';
-import { PageQuery } from './paging.ts';
-import type { ApiResource } from './resource.ts';
+import { BOUNDS, LIMITS } from './platform/limits.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { PageQuery } from './platform/paging.ts';
 
 const unknownFunction = 'The project has no function of this name.';
 

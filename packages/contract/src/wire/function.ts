@@ -1,10 +1,9 @@
 /** Functions on the wire: HTTP handlers that are started when requests arrive and end when none do. */
 import { Type, type Static, type TSchema } from 'typebox';
 import { NamedSource, RegistrySource } from './image-source.ts';
-import { BOUNDS, FUNCTION_DEFAULTS, LIMITS } from './limits.ts';
-import { NextCursor } from './paging.ts';
-import { cursorKind } from './resource.ts';
-import { UpdatedAt } from './updated-at.ts';
+import { BOUNDS, FUNCTION_DEFAULTS, LIMITS } from './platform/limits.ts';
+import { NextCursor, cursorKind } from './platform/paging.ts';
+import { UpdatedAt } from './platform/fields.ts';
 
 const nullable = <T extends TSchema>(schema: T, description: string) =>
   Type.Union([schema, Type.Null()], { description });

@@ -1,7 +1,7 @@
 /** Hosts, for the operator. */
 import { Type, type Static } from 'typebox';
 import { SandboxStatus } from './sandbox-status.ts';
-import { nextPage } from './paging.ts';
+import { nextPage } from './platform/paging.ts';
 
 export const HostResources = Type.Object({
   cpu: Type.Number({ description: 'Cores.' }),

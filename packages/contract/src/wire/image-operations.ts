@@ -8,9 +8,8 @@ import {
   ImageRecord,
 } from './image.ts';
 import { DockerfileSource, NamedSource, RegistrySource, SnapshotSource } from './image-source.ts';
-import type { Operation } from './operation.ts';
-import { PageQuery } from './paging.ts';
-import type { ApiResource } from './resource.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { PageQuery } from './platform/paging.ts';
 
 const MIB = 1024 * 1024;
 const unknownImage = 'No image of the project has this id or name.';

@@ -1,9 +1,8 @@
 /** Named images of a project. */
 import { Type, type Static } from 'typebox';
 import { ImageInput } from './image-source.ts';
-import { NextCursor } from './paging.ts';
-import { cursorKind } from './resource.ts';
-import { UpdatedAt } from './updated-at.ts';
+import { NextCursor, cursorKind } from './platform/paging.ts';
+import { UpdatedAt } from './platform/fields.ts';
 
 export const IMAGE_STATUSES = ['pending', 'ready', 'failed'] as const;
 export const ImageStatus = Type.Enum(IMAGE_STATUSES);

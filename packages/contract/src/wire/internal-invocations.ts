@@ -1,6 +1,6 @@
 /** Invocations that gateways serve and have served: `POST`, with the credential of the gateways. */
 import { Type, type Static } from 'typebox';
-import { Uuid } from './internal-fields.ts';
+import { Uuid } from './platform/fields.ts';
 
 export const INVOCATIONS_PATH = '/internal/functions/invocations';
 export const RUNNING_INVOCATIONS_PATH = '/internal/functions/invocations/running';

@@ -47,7 +47,7 @@ import {
   VolumeCommitRequest,
   VolumeCommitted,
 } from './internal-volumes.ts';
-import type { Operation } from './operation.ts';
+import type { Operation } from './platform/operation.ts';
 
 const noCopy = 'This runner has no copy of the volume.';
 

@@ -1,6 +1,6 @@
 /** How runners ask what has changed of their sandboxes: the values of secrets, the credentials of object stores. */
 import { Type } from 'typebox';
-import { Uuid } from './internal-fields.ts';
+import { Uuid } from './platform/fields.ts';
 
 export const Revision = Type.String({ minLength: 1, maxLength: 64 });
 

@@ -1,6 +1,6 @@
 /** HTTP operations of runners with which secrets are replaced at egress: values, and certificates for interception. */
 import { Type, type Static } from 'typebox';
-import { Uuid } from './internal-fields.ts';
+import { Uuid } from './platform/fields.ts';
 import { Revision } from './internal-revisions.ts';
 
 const Sha256 = Type.String({ pattern: '^[0-9a-f]{64}$' });

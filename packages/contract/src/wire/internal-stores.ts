@@ -1,8 +1,8 @@
 /** What runners are told of mounted object stores, and the HTTP operation with which they read the credentials. */
 import { Type, type Static } from 'typebox';
-import { Uuid } from './internal-fields.ts';
+import { Uuid } from './platform/fields.ts';
 import { Revision } from './internal-revisions.ts';
-import { LIMITS } from './limits.ts';
+import { LIMITS } from './platform/limits.ts';
 import { OBJECT_STORE_PROVIDERS } from './object-store.ts';
 
 const GuestKey = Type.String({ minLength: 1, maxLength: 128 });

@@ -3,9 +3,9 @@
  * `volume` of the runner protocol).
  */
 import { Type, type Static } from 'typebox';
-import { Uuid } from './internal-fields.ts';
+import { Uuid } from './platform/fields.ts';
 import { BlobDigest } from './internal.ts';
-import { BOUNDS, LIMITS } from './limits.ts';
+import { BOUNDS, LIMITS } from './platform/limits.ts';
 
 const Bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const Number32 = Type.Integer({ minimum: 0, maximum: BOUNDS.int32 });

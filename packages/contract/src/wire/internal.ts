@@ -2,7 +2,7 @@
  * HTTP operations of runners on the internal listener, each with its own credential (docs/security.md).
  */
 import { Type, type Static } from 'typebox';
-import { Uuid } from './internal-fields.ts';
+import { Uuid } from './platform/fields.ts';
 
 /** The path of the WebSocket that runners dial; see docs/runner-protocol.md. */
 export const RUNNER_LINK_PATH = '/internal/runners/link';

@@ -2,10 +2,9 @@
 import { Type, type Static, type TSchema } from 'typebox';
 import { FunctionParams } from './function.ts';
 import { INVOCATION_FIELDS, INVOCATION_SOURCES, INVOCATION_STATUSES } from './invocation.ts';
-import { BOUNDS, DEFAULTS, LIMITS } from './limits.ts';
-import type { Operation } from './operation.ts';
-import { TimeParam, CursorParam, nextPage } from './paging.ts';
-import type { ApiResource } from './resource.ts';
+import { BOUNDS, DEFAULTS, LIMITS } from './platform/limits.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { TimeParam, CursorParam, nextPage } from './platform/paging.ts';
 
 const nullable = <T extends TSchema>(schema: T, description: string) =>
   Type.Union([schema, Type.Null()], { description });

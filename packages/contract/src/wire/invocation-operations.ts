@@ -2,9 +2,8 @@
 import { Type } from 'typebox';
 import { FunctionParams } from './function.ts';
 import { InvocationParams, InvocationRecord, MapRequest, MapResponse, SpawnResponse } from './invocation.ts';
-import { BOUNDS } from './limits.ts';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
+import { BOUNDS } from './platform/limits.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
 
 const MIB = 1024 * 1024;
 const noVersion = 'The project has no function of this name, or the image of its first version is not built.';

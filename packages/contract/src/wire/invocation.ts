@@ -1,6 +1,6 @@
 /** Invocations on the wire: calls of functions that are recorded. */
 import { Type, type Static, type TSchema } from 'typebox';
-import { BOUNDS } from './limits.ts';
+import { BOUNDS } from './platform/limits.ts';
 
 const nullable = <T extends TSchema>(schema: T, description: string) =>
   Type.Union([schema, Type.Null()], { description });

@@ -1,8 +1,7 @@
 /** The operations on jobs. */
 import { Type } from 'typebox';
 import { JobLogQuery, JobParams, JobRecord } from './job.ts';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
 
 const unknownJob = 'The id is unknown, malformed or of another project.';
 

@@ -1,6 +1,6 @@
 /** Jobs: the asynchronous work of creates. */
 import { Type, type Static } from 'typebox';
-import { UpdatedAt } from './updated-at.ts';
+import { UpdatedAt } from './platform/fields.ts';
 
 export const JOB_KINDS = ['build', 'vm.create', 'snapshot.create'] as const;
 export const JobKind = Type.Enum(JOB_KINDS);

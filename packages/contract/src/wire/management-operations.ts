@@ -36,8 +36,8 @@ import {
   ProjectParams,
   User,
 } from './management.ts';
-import type { ApiResource } from './resource.ts';
-import { OptionalPageQuery } from './paging.ts';
+import type { ApiResource } from './platform/operation.ts';
+import { OptionalPageQuery } from './platform/paging.ts';
 
 const unknownOrg = 'There is no such organization, or the caller is not a member of it.';
 const unknownProject = 'There is no such project, or the caller is not a member of its organization.';

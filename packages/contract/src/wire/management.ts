@@ -1,8 +1,7 @@
 /** The management plane: users, organizations, members, invitations, projects, API keys and the audit log. */
 import { Type, type Static } from 'typebox';
-import { NAME_CHARS } from './limits.ts';
-import { NextCursor, PageQuery, nextPage, pageFields } from './paging.ts';
-import { cursorKind } from './resource.ts';
+import { NAME_CHARS } from './platform/limits.ts';
+import { NextCursor, PageQuery, nextPage, pageFields, cursorKind } from './platform/paging.ts';
 
 /** Not in the contract: lists of the management plane answer as a whole when no page is asked for, so their contents are bounded. */
 export const MANAGEMENT_BOUNDS = {

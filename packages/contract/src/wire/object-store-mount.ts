@@ -1,7 +1,7 @@
 /** Mounts of object stores in sandboxes that run. */
 import { Type, type Static } from 'typebox';
 import { ObjectStoreMountRequest, SandboxParams } from './sandbox.ts';
-import type { ApiResource } from './resource.ts';
+import type { ApiResource } from './platform/operation.ts';
 
 export const ObjectStoreMount = Type.Object({
   object_store: Type.String({ description: 'Name of the object store.' }),

@@ -1,10 +1,10 @@
 /** Object stores: references to buckets of S3-compatible services, whose credentials are secrets of the project. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS, LIMITS } from './limits.ts';
+import { BOUNDS, LIMITS } from './platform/limits.ts';
 import { ProjectParams } from './management.ts';
 import { ofProject } from './project-mirror.ts';
-import type { ApiResource } from './resource.ts';
-import { nextPage, pageFields } from './paging.ts';
+import type { ApiResource } from './platform/operation.ts';
+import { nextPage, pageFields } from './platform/paging.ts';
 
 /** The allowed names of an object store, in words. */
 export const OBJECT_STORE_NAME_FORM = `1 to ${LIMITS.objectStoreNameChars} characters of A-Z a-z 0-9 . _ -`;

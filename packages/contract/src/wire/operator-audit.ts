@@ -1,6 +1,6 @@
 /** The operator's audit log. */
 import { Type, type Static } from 'typebox';
-import { CursorParam, nextPage } from './paging.ts';
+import { CursorParam, nextPage } from './platform/paging.ts';
 
 export const OPERATOR_AUDIT_LIMITS = { min: 1, max: 1000, default: 100 } as const;
 

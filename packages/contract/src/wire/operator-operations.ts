@@ -23,9 +23,8 @@ import {
 import { OperatorAuditEntry, OperatorAuditList, OperatorAuditQuery } from './operator-audit.ts';
 import { OrgParams } from './management.ts';
 import { QuotaList, QuotaRequest } from './quota.ts';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
-import { OptionalPageQuery } from './paging.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { OptionalPageQuery } from './platform/paging.ts';
 
 const unknownHost = 'There is no such host.';
 const unknownOrg = 'There is no such organization.';

@@ -1,7 +1,7 @@
 /** What an organization may use at a time, and what it uses. */
 import { Type, type Static } from 'typebox';
 import { OrgParams } from './management.ts';
-import type { ApiResource } from './resource.ts';
+import type { ApiResource } from './platform/operation.ts';
 
 export const QUOTA_RESOURCES = [
   'sandboxes',

@@ -1,8 +1,7 @@
 /** The operations on regions and hardware classes. */
 import { Type } from 'typebox';
-import type { Operation } from './operation.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
 import { GlobalRegionRecord, HardwareClassRecord, RegionList, RegionRecord } from './region.ts';
-import type { ApiResource } from './resource.ts';
 
 export const regionOperations = {
   listRegions: {

@@ -1,7 +1,7 @@
 /** Credentials for registries: one per registry host and project. A password is never returned. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS } from './limits.ts';
-import { nextPage } from './paging.ts';
+import { BOUNDS } from './platform/limits.ts';
+import { nextPage } from './platform/paging.ts';
 
 export const REGISTRY_KINDS = ['basic', 'ghcr', 'gcr', 'ecr'] as const;
 export const RegistryKind = Type.Enum(REGISTRY_KINDS);

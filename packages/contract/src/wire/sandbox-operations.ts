@@ -2,9 +2,8 @@
 import { Type } from 'typebox';
 import { EgressDenialList, EgressDenialQuery } from './egress-denial.ts';
 import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
-import type { Operation } from './operation.ts';
-import { PageQuery } from './paging.ts';
-import type { ApiResource } from './resource.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { PageQuery } from './platform/paging.ts';
 import {
   LogQuery,
   SandboxCreateRequest,

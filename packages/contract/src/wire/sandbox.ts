@@ -1,11 +1,10 @@
 /** Sandboxes on the wire. */
 import { Type, type Static } from 'typebox';
 import { ImageInput } from './image-source.ts';
-import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './limits.ts';
-import { NextCursor, TimeoutParam } from './paging.ts';
+import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './platform/limits.ts';
+import { NextCursor, TimeoutParam, cursorKind } from './platform/paging.ts';
 import { SANDBOX_STATUSES, SandboxStatus } from './sandbox-status.ts';
-import { cursorKind } from './resource.ts';
-import { UpdatedAt } from './updated-at.ts';
+import { UpdatedAt } from './platform/fields.ts';
 
 export const SandboxMode = Type.Enum(['burstable', 'dedicated'] as const);
 export type SandboxMode = Static<typeof SandboxMode>;

@@ -1,11 +1,10 @@
 /** Schedules on the wire: cron expressions that call functions. */
 import { Type, type Static } from 'typebox';
 import { FunctionParams } from './function.ts';
-import { BOUNDS } from './limits.ts';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
-import { nextPage, OptionalPageQuery } from './paging.ts';
-import { UpdatedAt } from './updated-at.ts';
+import { BOUNDS } from './platform/limits.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { nextPage, OptionalPageQuery } from './platform/paging.ts';
+import { UpdatedAt } from './platform/fields.ts';
 
 const nullableTime = (description: string) =>
   Type.Union([Type.String({ format: 'date-time' }), Type.Null()], { description });

@@ -3,9 +3,9 @@ import { Type } from 'typebox';
 import { ProjectParams } from './management.ts';
 import { ofProject } from './project-mirror.ts';
 import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
-import type { ApiResource } from './resource.ts';
+import type { ApiResource } from './platform/operation.ts';
 import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';
-import { OptionalPageQuery } from './paging.ts';
+import { OptionalPageQuery } from './platform/paging.ts';
 
 /** `refusal`: an invalid name in the path is a bad request, not an unknown path. */
 const SecretParams = Type.Object({ name: Type.String() }, { refusal: 400 });

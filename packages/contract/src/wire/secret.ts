@@ -1,7 +1,7 @@
 /** Secrets of a project: writes, and the metadata of reads. A value is never returned. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS, LIMITS } from './limits.ts';
-import { nextPage, pageFields } from './paging.ts';
+import { BOUNDS, LIMITS } from './platform/limits.ts';
+import { nextPage, pageFields } from './platform/paging.ts';
 
 /** The allowed names of a secret, in words. */
 export const SECRET_NAME_FORM = `[A-Za-z_][A-Za-z0-9_]* with at most ${LIMITS.secretNameChars} characters`;

@@ -1,8 +1,7 @@
 /** The operations on the service itself. */
 import { Type } from 'typebox';
-import { ErrorBody, OverloadBody } from './errors.ts';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
+import { ErrorBody, OverloadBody } from './platform/errors.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
 
 /** The documents of `GET /openapi.json`. */
 export const OPENAPI_PLANES = ['api', 'operator', 'compat'] as const;

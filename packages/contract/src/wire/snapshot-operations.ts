@@ -1,7 +1,6 @@
 /** The operations on snapshots. */
-import type { Operation } from './operation.ts';
-import { PageQuery } from './paging.ts';
-import type { ApiResource } from './resource.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { PageQuery } from './platform/paging.ts';
 import { SandboxParams } from './sandbox.ts';
 import {
   SnapshotCreateRequest,

@@ -1,9 +1,8 @@
 /** Snapshots on the wire. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS } from './limits.ts';
-import { NextCursor, TimeoutParam } from './paging.ts';
-import { cursorKind } from './resource.ts';
-import { UpdatedAt } from './updated-at.ts';
+import { BOUNDS } from './platform/limits.ts';
+import { NextCursor, TimeoutParam, cursorKind } from './platform/paging.ts';
+import { UpdatedAt } from './platform/fields.ts';
 
 export const SNAPSHOT_KINDS = ['disk', 'full'] as const;
 export type SnapshotKind = (typeof SNAPSHOT_KINDS)[number];

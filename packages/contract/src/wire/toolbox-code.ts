@@ -1,6 +1,6 @@
 /** Interpreters and git of the toolbox. The toolbox daemon in the sandbox serves them. */
 import { Type } from 'typebox';
-import type { Operation } from './operation.ts';
+import type { Operation } from './platform/operation.ts';
 import { daemonErrors, Path } from './toolbox-parts.ts';
 import { INTERPRETER_SOCKET } from './websocket.ts';
 

@@ -1,6 +1,6 @@
 /** Operations of the toolbox on many files, and facts about a sandbox. The toolbox daemon in the sandbox serves them. */
 import { Type } from 'typebox';
-import type { Operation } from './operation.ts';
+import type { Operation } from './platform/operation.ts';
 import { daemonErrors, full, Path } from './toolbox-parts.ts';
 
 const Pattern = Type.String({

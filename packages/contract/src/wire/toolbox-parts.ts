@@ -1,6 +1,6 @@
 /** What the operations of the toolbox share. */
 import { Type } from 'typebox';
-import { ErrorBody } from './errors.ts';
+import { ErrorBody } from './platform/errors.ts';
 
 export const Path = Type.String({
   description: "Relative to the image's working directory unless absolute.",

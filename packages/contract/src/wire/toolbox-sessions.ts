@@ -1,6 +1,6 @@
 /** Sessions and terminals of the toolbox. The toolbox daemon in the sandbox serves them. */
 import { Type } from 'typebox';
-import type { Operation } from './operation.ts';
+import type { Operation } from './platform/operation.ts';
 import { daemonErrors } from './toolbox-parts.ts';
 import { SESSION_LOG_SOCKET, TERMINAL_SOCKET } from './websocket.ts';
 

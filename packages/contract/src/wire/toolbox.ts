@@ -3,8 +3,7 @@
  * docs/toolbox.md describes what they do. Where the wire protocol that other SDKs speak has an operation, this is it.
  */
 import { Type, type Static } from 'typebox';
-import type { Operation } from './operation.ts';
-import type { ApiResource } from './resource.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
 import { toolboxFileOperations } from './toolbox-files.ts';
 import { toolboxCodeOperations } from './toolbox-code.ts';
 import { toolboxSessionOperations } from './toolbox-sessions.ts';

@@ -1,8 +1,7 @@
 /** What sandboxes use: the counters of a host, the history of one sandbox, and the report of a project. */
 import { Type, type Static } from 'typebox';
-import type { Operation } from './operation.ts';
-import { CursorParam, NextCursor, TimeParam } from './paging.ts';
-import { cursorKind, type ApiResource } from './resource.ts';
+import type { Operation, ApiResource } from './platform/operation.ts';
+import { CursorParam, NextCursor, TimeParam, cursorKind } from './platform/paging.ts';
 import { SandboxParams } from './sandbox.ts';
 
 const Bytes = (description: string) => Type.Integer({ minimum: 0, description });

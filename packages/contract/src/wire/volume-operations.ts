@@ -1,9 +1,9 @@
 /** The operations on volumes, on both planes. */
 import { Type } from 'typebox';
 import { ProjectParams } from './management.ts';
-import { PageQuery } from './paging.ts';
+import { PageQuery } from './platform/paging.ts';
 import { ofProject } from './project-mirror.ts';
-import type { ApiResource } from './resource.ts';
+import type { ApiResource } from './platform/operation.ts';
 import {
   VolumeCreateRequest,
   VolumeDeleteResponse,

@@ -1,8 +1,7 @@
 /** Volumes: named directory trees that outlive the sandboxes that have them mounted. */
 import { Type, type Static } from 'typebox';
-import { LIMITS } from './limits.ts';
-import { NextCursor, nextPage, pageFields } from './paging.ts';
-import { cursorKind } from './resource.ts';
+import { LIMITS } from './platform/limits.ts';
+import { NextCursor, nextPage, pageFields, cursorKind } from './platform/paging.ts';
 
 /** The allowed names of a volume, in words. */
 export const VOLUME_NAME_FORM = `1 to ${LIMITS.volumeNameChars} characters of A-Z a-z 0-9 . _ -`;

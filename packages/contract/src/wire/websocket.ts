@@ -1,24 +1,6 @@
 /** The messages of WebSockets, for documents: OpenAPI has no form of its own for them. */
-import { Type, type TSchema } from 'typebox';
-
-export interface WebSocketMessages {
-  /** Text messages, each one JSON document of this form. */
-  text?: TSchema;
-  /** What binary messages hold. */
-  binary?: string;
-}
-
-/** `x-websocket` of the OpenAPI document. */
-export interface WebSocketDescription {
-  /** The query that makes the operation a WebSocket, where it can be a plain request too. */
-  when?: string;
-  /** Subprotocols that a client may offer, with their meaning. */
-  subprotocols?: Readonly<Record<string, string>>;
-  client: WebSocketMessages;
-  server: WebSocketMessages;
-  /** Meanings of the close codes. */
-  closes: Readonly<Record<number, string>>;
-}
+import { Type } from 'typebox';
+import type { WebSocketDescription } from './platform/operation.ts';
 
 const Env = Type.Record(Type.String(), Type.String({ writeOnly: true }));
 

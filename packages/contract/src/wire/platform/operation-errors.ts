@@ -1,7 +1,13 @@
 /** The errors of operations: their own, and those that every operation of a plane has. */
 import type { TSchema } from 'typebox';
-import { type ErrorCode, ERROR_CODES, GENERAL_CODES } from './error-codes.ts';
-import { ErrorBody, type ErrorStatus, OverloadBody } from './errors.ts';
+import {
+  ERROR_CODES,
+  ErrorBody,
+  type ErrorCode,
+  type ErrorStatus,
+  GENERAL_CODES,
+  OverloadBody,
+} from './errors.ts';
 import type { Operation, Security } from './operation.ts';
 
 const TOO_MANY = 'More requests than one API key or one organization may make in a minute.';

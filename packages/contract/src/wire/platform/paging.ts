@@ -1,4 +1,4 @@
-/** Query parameters of lists and long polls. Out-of-range numbers are clamped. */
+/** Pages of lists: their query parameters, of which out-of-range numbers are clamped, and the kinds of their cursors; and long polls. */
 import { Type } from 'typebox';
 import { DEFAULTS, LIMITS } from './limits.ts';
 
@@ -42,3 +42,43 @@ export const TimeParam = (description: string) =>
 
 /** Of `OptionalPageQuery`: absent when no page was asked for. */
 export const nextPage = { next_cursor: Type.Optional(NextCursor) };
+
+/** Identifies the lists of one resource in their cursors. */
+export interface CursorKind {
+  readonly number: number;
+}
+
+const cursorNumbers = new Set<number>();
+
+/**
+ * Declares the cursors of a list.
+ * @param number part of the wire form, 1 to 255: never reuse one
+ */
+export function cursorKind(number: number): CursorKind {
+  if (!Number.isInteger(number) || number < 1 || number > 255)
+    throw new RangeError(`a cursor kind has a number from 1 to 255, but was given ${number}`);
+  if (cursorNumbers.has(number)) throw new Error(`two lists have cursors of kind ${number}`);
+  cursorNumbers.add(number);
+  return { number };
+}
+
+/** The cursors of the lists that are paged by their keys. */
+export const LIST_CURSORS = {
+  volumes: cursorKind(17),
+  objectStores: cursorKind(18),
+  secrets: cursorKind(19),
+  registries: cursorKind(20),
+  endpoints: cursorKind(21),
+  schedules: cursorKind(22),
+  apiKeys: cursorKind(23),
+  members: cursorKind(24),
+  orgInvitations: cursorKind(25),
+  myInvitations: cursorKind(26),
+  organizations: cursorKind(27),
+  projects: cursorKind(28),
+  hosts: cursorKind(29),
+  ledger: cursorKind(30),
+  grants: cursorKind(31),
+  operatorAudit: cursorKind(32),
+  invocations: cursorKind(33),
+} as const;

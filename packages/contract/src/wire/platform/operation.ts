@@ -1,8 +1,6 @@
-/** The form of an operation of the API. */
+/** The form of an operation of the API, of a resource with its operations, and of the header that makes creates repeatable. */
 import type { TSchema } from 'typebox';
-import type { ErrorCode } from './error-codes.ts';
-import type { ErrorStatus } from './errors.ts';
-import type { WebSocketDescription } from './websocket.ts';
+import type { ErrorCode, ErrorStatus } from './errors.ts';
 
 /**
  * The plane and its credential. `workload`: a project's API key. `sandbox`: that, or the sandbox's access token.
@@ -81,4 +79,45 @@ export interface Operation {
    * `operationErrors` adds them.
    */
   codes?: readonly ErrorCode[];
+}
+
+export interface WebSocketMessages {
+  /** Text messages, each one JSON document of this form. */
+  text?: TSchema;
+  /** What binary messages hold. */
+  binary?: string;
+}
+
+/** `x-websocket` of the OpenAPI document. */
+export interface WebSocketDescription {
+  /** The query that makes the operation a WebSocket, where it can be a plain request too. */
+  when?: string;
+  /** Subprotocols that a client may offer, with their meaning. */
+  subprotocols?: Readonly<Record<string, string>>;
+  client: WebSocketMessages;
+  server: WebSocketMessages;
+  /** Meanings of the close codes. */
+  closes: Readonly<Record<number, string>>;
+}
+
+export interface ApiResource {
+  /** Sections of the documents, by the `tag` of the operations. A tag belongs to one resource. */
+  readonly tags: Readonly<Record<string, string>>;
+  readonly operations: Readonly<Record<string, Operation>>;
+  /** Schemas that are components of the OpenAPI document, by name; their occurrences become references. */
+  readonly schemas: Readonly<Record<string, TSchema>>;
+}
+
+/** The request header. */
+export const IDEMPOTENCY_HEADER = 'idempotency-key';
+/** Header of a replayed response: `true`. */
+export const REPLAYED_HEADER = 'idempotency-replayed';
+/** Longest key, in characters. */
+export const IDEMPOTENCY_KEY_CHARS = 255;
+/** Lifetime of a recorded response, in milliseconds. */
+export const IDEMPOTENCY_TTL_MS = 24 * 3_600_000;
+
+/** Visible ASCII, so that it survives every proxy unchanged. */
+export function isIdempotencyKey(text: string): boolean {
+  return text.length <= IDEMPOTENCY_KEY_CHARS && /^[\x21-\x7e]+$/.test(text);
 }

@@ -1,0 +1,22 @@
+/** Schemas that several resources share, and the runner protocol. They are no part of the interface of this package. */
+import { Type } from 'typebox';
+import { BOUNDS } from './limits.ts';
+
+/** Lower case, with hyphens. */
+export const Uuid = Type.String({
+  pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$',
+});
+
+/** Earlier versions leave it out. */
+export const UpdatedAt = Type.String({
+  format: 'date-time',
+  description: 'When its record was changed last, by a request or by the service.',
+});
+
+export const text = (maxLength: number) => Type.String({ maxLength });
+/** A number that fits an integer column. */
+export const Count = Type.Integer({ minimum: 0, maximum: BOUNDS.int32 });
+/** A counter or a number of bytes. */
+export const Large = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
+/** Name of a kind, a capability, a status or a message type. */
+export const Name = Type.String({ pattern: '^[a-z][a-z0-9-]{0,63}$' });
