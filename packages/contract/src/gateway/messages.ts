@@ -21,7 +21,7 @@
  * handler listens, and at most for `HANDLER_LISTEN_MS`.
  */
 import { Type, type Static } from 'typebox';
-import { ExceededQuota } from '../wire/quota.ts';
+import { ExceededQuota } from '../wire/tenancy/quota.ts';
 
 /** Path of the WebSocket that gateways dial. */
 export const GATEWAY_LINK_PATH = '/internal/gateways/link';

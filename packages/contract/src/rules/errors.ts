@@ -10,7 +10,7 @@ import {
   type ErrorBody,
   type ErrorStatus,
 } from '../wire/platform/errors.ts';
-import type { ExceededQuota } from '../wire/quota.ts';
+import type { ExceededQuota } from '../wire/tenancy/quota.ts';
 import { quote } from './quote.ts';
 
 export interface ApiErrorOptions {

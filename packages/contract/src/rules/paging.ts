@@ -1,5 +1,5 @@
 /** Page sizes and waits of a query, clamped to the contract's limits. */
-import { LEDGER_LIMITS } from '../wire/credits.ts';
+import { LEDGER_LIMITS } from '../wire/tenancy/credits.ts';
 import { DEFAULTS, LIMITS } from '../wire/platform/limits.ts';
 
 /** Items per page. */

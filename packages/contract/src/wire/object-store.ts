@@ -1,8 +1,7 @@
 /** Object stores: references to buckets of S3-compatible services, whose credentials are secrets of the project. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS, LIMITS } from './platform/limits.ts';
-import { ProjectParams } from './management.ts';
-import { ofProject } from './project-mirror.ts';
+import { ProjectParams, ofProject } from './tenancy/project.ts';
 import type { ApiResource } from './platform/operation.ts';
 import { nextPage, pageFields } from './platform/paging.ts';
 

@@ -3,8 +3,8 @@
  * generated from it, so they cannot disagree. An operation is added when it works. The operations of runners and of the
  * operator have tables of their own (internal-operations.ts, operator-operations.ts).
  */
-import { creditsOperations, creditsResource } from './credits-operations.ts';
-import { quotaOperations, quotaResource } from './quota.ts';
+import { creditsOperations, creditsResource } from './tenancy/credits.ts';
+import { quotaOperations, quotaResource } from './tenancy/quota.ts';
 import { endpointOperations, endpointResource } from './endpoint.ts';
 import { functionInvokeOperations, functionInvokeResource } from './function-invoke-operations.ts';
 import { functionOperations, functionResource } from './function-operations.ts';
@@ -12,7 +12,7 @@ import { imageOperations, imageResource } from './image-operations.ts';
 import { invocationLogOperations, invocationLogResource } from './invocation-log.ts';
 import { invocationOperations, invocationResource } from './invocation-operations.ts';
 import { jobOperations, jobResource } from './job-operations.ts';
-import { managementOperations, managementResource } from './management-operations.ts';
+import { managementOperations, managementResource } from './tenancy/management.ts';
 import { objectStoreMountOperations, objectStoreMountResource } from './object-store-mount.ts';
 import { objectStoreOperations, objectStoreResource } from './object-store.ts';
 import type { Operation, ApiResource } from './platform/operation.ts';

@@ -7,7 +7,7 @@ import {
   GrantRequest,
   GrantResponse,
   OverdraftRequest,
-} from './credits.ts';
+} from './tenancy/credits.ts';
 import {
   HostDrainRequest,
   HostDrainResponse,
@@ -21,8 +21,8 @@ import {
   HostUndrainResponse,
 } from './hosts.ts';
 import { OperatorAuditEntry, OperatorAuditList, OperatorAuditQuery } from './operator-audit.ts';
-import { OrgParams } from './management.ts';
-import { QuotaList, QuotaRequest } from './quota.ts';
+import { OrgParams } from './tenancy/organization.ts';
+import { QuotaList, QuotaRequest } from './tenancy/quota.ts';
 import type { Operation, ApiResource } from './platform/operation.ts';
 import { OptionalPageQuery } from './platform/paging.ts';
 

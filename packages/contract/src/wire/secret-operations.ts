@@ -1,7 +1,6 @@
 /** Operations on secrets and registry credentials. */
 import { Type } from 'typebox';
-import { ProjectParams } from './management.ts';
-import { ofProject } from './project-mirror.ts';
+import { ProjectParams, ofProject } from './tenancy/project.ts';
 import { HostedRegistryWrite, RegistryList, RegistryRecord, RegistryWrite } from './registry-credential.ts';
 import type { ApiResource } from './platform/operation.ts';
 import { NamedSecretWrite, SecretList, SecretListQuery, SecretRecord, SecretWrite } from './secret.ts';

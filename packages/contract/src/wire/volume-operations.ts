@@ -1,8 +1,7 @@
 /** The operations on volumes, on both planes. */
 import { Type } from 'typebox';
-import { ProjectParams } from './management.ts';
+import { ProjectParams, ofProject } from './tenancy/project.ts';
 import { PageQuery } from './platform/paging.ts';
-import { ofProject } from './project-mirror.ts';
 import type { ApiResource } from './platform/operation.ts';
 import {
   VolumeCreateRequest,

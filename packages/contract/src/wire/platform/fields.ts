@@ -1,6 +1,6 @@
 /** Schemas that several resources share, and the runner protocol. They are no part of the interface of this package. */
 import { Type } from 'typebox';
-import { BOUNDS } from './limits.ts';
+import { BOUNDS, NAME_CHARS } from './limits.ts';
 
 /** Lower case, with hyphens. */
 export const Uuid = Type.String({
@@ -20,3 +20,14 @@ export const Count = Type.Integer({ minimum: 0, maximum: BOUNDS.int32 });
 export const Large = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 /** Name of a kind, a capability, a status or a message type. */
 export const Name = Type.String({ pattern: '^[a-z][a-z0-9-]{0,63}$' });
+
+/** Of organizations and projects. */
+export const Named = Type.Object({
+  name: Type.String({
+    description: `1 to ${NAME_CHARS} characters, without control characters. Surrounding white space is removed.`,
+  }),
+});
+
+/** Meanings of errors. */
+export const BAD_NAME = 'The name is empty, too long or has control characters.';
+export const UNKNOWN_ORGANIZATION = 'There is no such organization, or the caller is not a member of it.';

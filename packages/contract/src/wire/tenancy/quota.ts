@@ -1,7 +1,8 @@
 /** What an organization may use at a time, and what it uses. */
 import { Type, type Static } from 'typebox';
-import { OrgParams } from './management.ts';
-import type { ApiResource } from './platform/operation.ts';
+import { UNKNOWN_ORGANIZATION } from '../platform/fields.ts';
+import type { ApiResource } from '../platform/operation.ts';
+import { OrgParams } from './organization.ts';
 
 export const QUOTA_RESOURCES = [
   'sandboxes',
@@ -82,7 +83,7 @@ export const quotaOperations = {
     params: OrgParams,
     items: 'quotas',
     success: { status: 200, response: { description: 'All quotas.', schema: QuotaList } },
-    errors: { 404: 'There is no such organization, or the caller is not a member of it.' },
+    errors: { 404: UNKNOWN_ORGANIZATION },
   },
 } as const;
 

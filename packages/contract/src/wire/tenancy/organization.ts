@@ -1,50 +1,109 @@
-/** The operations of the management plane. */
-import {
-  ApiKey,
-  ApiKeyCreate,
-  ApiKeyList,
-  ApiKeyListQuery,
-  ApiKeyMinted,
-  ApiKeyParams,
-  ApiKeyRevoked,
-  AuditEntry,
-  AuditList,
-  AuditQuery,
-  AuthConfig,
-  Deleted,
-  Invitation,
-  INVITATION_DAYS,
-  InvitationAccepted,
-  InvitationCreate,
-  InvitationParams,
-  Member,
-  MemberList,
-  MemberParams,
-  MemberRemoved,
-  MyInvitationList,
-  OrgCreated,
-  Organization,
-  OrganizationList,
-  OrgInvitationList,
-  OrgInvitationParams,
-  OrgParams,
-  OrgRenamed,
-  OrgWrite,
-  Project,
-  ProjectCreate,
-  ProjectList,
-  ProjectParams,
-  User,
-} from './management.ts';
-import type { ApiResource } from './platform/operation.ts';
-import { OptionalPageQuery } from './platform/paging.ts';
+/** Users, organizations, their members and invitations, and the audit log. */
+import { Type, type Static } from 'typebox';
+import { BAD_NAME, Named, UNKNOWN_ORGANIZATION } from '../platform/fields.ts';
+import type { Operation } from '../platform/operation.ts';
+import { cursorKind, NextCursor, nextPage, OptionalPageQuery, PageQuery } from '../platform/paging.ts';
 
-const unknownOrg = 'There is no such organization, or the caller is not a member of it.';
-const unknownProject = 'There is no such project, or the caller is not a member of its organization.';
+const Uuid = Type.String({ format: 'uuid' });
+const Stamp = Type.String({ format: 'date-time', description: 'RFC 3339.' });
+
+/** Not in the contract: lists of the management plane answer as a whole when no page is asked for, so their contents are bounded. */
+export const MANAGEMENT_BOUNDS = {
+  organizationsPerUser: 1000,
+  projectsPerOrganization: 1000,
+  membersPerOrganization: 1000,
+  /** Pending invitations of one organization, and shown ones of one address. */
+  invitations: 1000,
+  /** Active keys of a project. Of the revoked ones the newest are shown. */
+  keysPerProject: 1000,
+} as const;
+
+export const INVITATION_DAYS = 14;
+
+export const ROLES = ['owner', 'member'] as const;
+export const Role = Type.Enum(ROLES, { description: '`owner` or `member`.' });
+export type Role = (typeof ROLES)[number];
+
+export const OrgParams = Type.Object({ id: Type.String({ description: 'Id of the organization.' }) });
+export const User = Type.Object({ id: Uuid, email: Type.String(), name: Type.String() });
+export type User = Static<typeof User>;
+
+export const OrgWrite = Named;
+export type OrgWrite = Static<typeof OrgWrite>;
+export const OrgCreated = Type.Object({ id: Uuid, name: Type.String(), personal: Type.Boolean() });
+export type OrgCreated = Static<typeof OrgCreated>;
+export const Organization = Type.Object({
+  id: Uuid,
+  name: Type.String(),
+  personal: Type.Boolean({
+    description: 'It belongs to one user, cannot have other members and cannot be deleted.',
+  }),
+  role: Role,
+});
+export type Organization = Static<typeof Organization>;
+export const OrganizationList = Type.Object({ organizations: Type.Array(Organization), ...nextPage });
+export type OrganizationList = Static<typeof OrganizationList>;
+export const OrgRenamed = Type.Object({ id: Uuid, name: Type.String() });
+export const Deleted = Type.Object({ deleted: Uuid });
+
+export const Member = Type.Object({ user_id: Uuid, email: Type.String(), name: Type.String(), role: Role });
+export type Member = Static<typeof Member>;
+export const MemberList = Type.Object({ members: Type.Array(Member), ...nextPage });
+export type MemberList = Static<typeof MemberList>;
+export const MemberParams = Type.Object({ id: Type.String(), user_id: Type.String() });
+export const MemberRemoved = Type.Object({ removed: Uuid });
+
+export const InvitationCreate = Type.Object({
+  email: Type.String({ expected: 'an e-mail address', description: 'Case does not matter.' }),
+  role: Type.Optional(Type.Enum(ROLES, { default: 'member' })),
+});
+export type InvitationCreate = Static<typeof InvitationCreate>;
+export const Invitation = Type.Object({ id: Uuid, org_id: Uuid, email: Type.String(), role: Role });
+export type Invitation = Static<typeof Invitation>;
+export const OrgInvitationList = Type.Object({
+  invitations: Type.Array(Type.Object({ id: Uuid, email: Type.String(), role: Role })),
+  ...nextPage,
+});
+export type OrgInvitationList = Static<typeof OrgInvitationList>;
+export const MyInvitationList = Type.Object({
+  invitations: Type.Array(Type.Object({ id: Uuid, org_id: Uuid, org_name: Type.String(), role: Role })),
+  ...nextPage,
+});
+export type MyInvitationList = Static<typeof MyInvitationList>;
+export const InvitationParams = Type.Object({ id: Type.String() });
+export const OrgInvitationParams = Type.Object({ id: Type.String(), invitation_id: Type.String() });
+export const InvitationAccepted = Type.Object({ org_id: Uuid, role: Role });
+export type InvitationAccepted = Static<typeof InvitationAccepted>;
+
+export const AuditQuery = PageQuery;
+export const AuditEntry = Type.Object({
+  id: Uuid,
+  created_at: Stamp,
+  actor: Type.Object({
+    kind: Type.Enum(['user', 'api_key', 'operator', 'system'] as const),
+    id: Type.Union([Type.String(), Type.Null()]),
+    name: Type.Union([Type.String(), Type.Null()], {
+      description: 'The e-mail address of a user, or the name of an API key, at the time.',
+    }),
+  }),
+  action: Type.String({ description: 'As in `member.remove`.' }),
+  target: Type.Object({ kind: Type.String(), id: Type.String() }),
+  project_id: Type.Union([Uuid, Type.Null()]),
+  details: Type.Object({}, { additionalProperties: true, description: 'Further details.' }),
+  ip: Type.Union([Type.String(), Type.Null()]),
+  user_agent: Type.Union([Type.String(), Type.Null()]),
+  outcome: Type.Enum(['done', 'refused'] as const),
+});
+export type AuditEntry = Static<typeof AuditEntry>;
+export const AuditList = Type.Object({ entries: Type.Array(AuditEntry), next_cursor: NextCursor });
+export type AuditList = Static<typeof AuditList>;
+
+/** Cursors of the audit log. */
+export const AUDIT_CURSORS = cursorKind(4);
+
 const notOwner = 'The caller is a member and not an owner.';
-const badName = 'The name is empty, too long or has control characters.';
 
-export const managementOperations = {
+export const organizationOperations = {
   getMe: {
     method: 'GET',
     path: '/me',
@@ -64,7 +123,7 @@ export const managementOperations = {
     idempotent: true,
     success: { status: 200, response: { description: 'Made.', schema: OrgCreated } },
     codes: ['limit_reached'],
-    errors: { 400: badName, 409: 'The caller is a member of the most organizations allowed.' },
+    errors: { 400: BAD_NAME, 409: 'The caller is a member of the most organizations allowed.' },
   },
   listOrgs: {
     method: 'GET',
@@ -91,7 +150,7 @@ export const managementOperations = {
     security: 'management',
     params: OrgParams,
     success: { status: 200, response: { description: 'The organization.', schema: Organization } },
-    errors: { 404: unknownOrg },
+    errors: { 404: UNKNOWN_ORGANIZATION },
   },
   updateOrg: {
     method: 'PATCH',
@@ -103,7 +162,7 @@ export const managementOperations = {
     body: OrgWrite,
     success: { status: 200, response: { description: 'Renamed.', schema: OrgRenamed } },
     codes: ['owner_required'],
-    errors: { 400: badName, 403: notOwner, 404: unknownOrg },
+    errors: { 400: BAD_NAME, 403: notOwner, 404: UNKNOWN_ORGANIZATION },
   },
   deleteOrg: {
     method: 'DELETE',
@@ -116,7 +175,7 @@ export const managementOperations = {
     params: OrgParams,
     success: { status: 200, response: { description: 'Deleted.', schema: Deleted } },
     codes: ['owner_required', 'personal_organization'],
-    errors: { 403: notOwner, 404: unknownOrg, 409: 'A personal organization cannot be deleted.' },
+    errors: { 403: notOwner, 404: UNKNOWN_ORGANIZATION, 409: 'A personal organization cannot be deleted.' },
   },
   listMembers: {
     method: 'GET',
@@ -128,7 +187,7 @@ export const managementOperations = {
     query: OptionalPageQuery,
     items: 'members',
     success: { status: 200, response: { description: 'One page, or all of them.', schema: MemberList } },
-    errors: { 404: unknownOrg },
+    errors: { 404: UNKNOWN_ORGANIZATION },
   },
   removeMember: {
     method: 'DELETE',
@@ -141,7 +200,7 @@ export const managementOperations = {
     codes: ['owner_required', 'last_owner'],
     errors: {
       403: notOwner,
-      404: `${unknownOrg} Or the user is not a member.`,
+      404: `${UNKNOWN_ORGANIZATION} Or the user is not a member.`,
       409: 'The last owner cannot be removed.',
     },
   },
@@ -159,7 +218,7 @@ export const managementOperations = {
     errors: {
       400: 'Not an e-mail address, or the role is not owner or member.',
       403: notOwner,
-      404: unknownOrg,
+      404: UNKNOWN_ORGANIZATION,
       409: 'It is a personal organization, or has the most pending invitations allowed.',
     },
   },
@@ -177,7 +236,7 @@ export const managementOperations = {
       response: { description: 'One page, or all of them.', schema: OrgInvitationList },
     },
     codes: ['owner_required'],
-    errors: { 403: notOwner, 404: unknownOrg },
+    errors: { 403: notOwner, 404: UNKNOWN_ORGANIZATION },
   },
   revokeInvitation: {
     method: 'DELETE',
@@ -188,7 +247,7 @@ export const managementOperations = {
     params: OrgInvitationParams,
     success: { status: 200, response: { description: 'Taken back.', schema: Deleted } },
     codes: ['owner_required'],
-    errors: { 403: notOwner, 404: `${unknownOrg} Or there is no such pending invitation.` },
+    errors: { 403: notOwner, 404: `${UNKNOWN_ORGANIZATION} Or there is no such pending invitation.` },
   },
   listInvitations: {
     method: 'GET',
@@ -231,109 +290,6 @@ export const managementOperations = {
     items: 'entries',
     success: { status: 200, response: { description: 'One page.', schema: AuditList } },
     codes: ['owner_required'],
-    errors: { 400: 'The cursor is malformed.', 403: notOwner, 404: unknownOrg },
+    errors: { 400: 'The cursor is malformed.', 403: notOwner, 404: UNKNOWN_ORGANIZATION },
   },
-  createProject: {
-    method: 'POST',
-    path: '/orgs/:id/projects',
-    tag: 'Projects',
-    summary: 'Make a project',
-    security: 'management',
-    params: OrgParams,
-    body: ProjectCreate,
-    idempotent: true,
-    success: { status: 200, response: { description: 'Made.', schema: Project } },
-    codes: ['name_exists', 'limit_reached'],
-    errors: {
-      400: badName,
-      404: unknownOrg,
-      409: 'The organization has a project of this name, or the most projects allowed.',
-    },
-  },
-  listProjects: {
-    method: 'GET',
-    path: '/orgs/:id/projects',
-    tag: 'Projects',
-    summary: 'List the projects of an organization',
-    security: 'management',
-    params: OrgParams,
-    query: OptionalPageQuery,
-    items: 'projects',
-    success: {
-      status: 200,
-      response: { description: 'One page, or all of them; oldest first.', schema: ProjectList },
-    },
-    errors: { 404: unknownOrg },
-  },
-  deleteProject: {
-    method: 'DELETE',
-    path: '/projects/:id',
-    tag: 'Projects',
-    summary: 'Delete a project and everything in it',
-    description:
-      'It is no longer visible at once, its name is free and its keys stop working; its sandboxes, images and other contents are removed in the background.',
-    security: 'management',
-    params: ProjectParams,
-    success: { status: 200, response: { description: 'Deleted.', schema: Deleted } },
-    errors: { 404: unknownProject },
-  },
-  createApiKey: {
-    method: 'POST',
-    path: '/projects/:id/api-keys',
-    tag: 'Projects',
-    summary: 'Mint an API key',
-    description: 'The token is shown once. A new key named `default` revokes the previous one.',
-    security: 'management',
-    params: ProjectParams,
-    body: ApiKeyCreate,
-    idempotent: true,
-    success: { status: 200, response: { description: 'Minted.', schema: ApiKeyMinted } },
-    codes: ['limit_reached'],
-    errors: { 400: badName, 404: unknownProject, 409: 'The project has the most keys allowed.' },
-  },
-  listApiKeys: {
-    method: 'GET',
-    path: '/projects/:id/api-keys',
-    tag: 'Projects',
-    summary: 'List API keys, newest first',
-    security: 'management',
-    params: ProjectParams,
-    query: ApiKeyListQuery,
-    items: 'api_keys',
-    success: { status: 200, response: { description: 'One page, or all of them.', schema: ApiKeyList } },
-    errors: { 404: unknownProject },
-  },
-  revokeApiKey: {
-    method: 'DELETE',
-    path: '/api-keys/:id',
-    tag: 'Projects',
-    summary: 'Revoke an API key',
-    description: 'It stops working on all servers within a second. Idempotent.',
-    security: 'management',
-    params: ApiKeyParams,
-    success: { status: 200, response: { description: 'Revoked.', schema: ApiKeyRevoked } },
-    errors: { 404: "There is no such key, or it is not of the caller's organizations." },
-  },
-  getAuthConfig: {
-    method: 'GET',
-    path: '/auth/config',
-    tag: 'Service',
-    summary: 'Read how to sign in',
-    security: 'public',
-    success: {
-      status: 200,
-      response: { description: 'What a client needs to get an access token.', schema: AuthConfig },
-    },
-    codes: ['sign_in_not_configured'],
-    errors: { 503: 'The server has no issuer.' },
-  },
-} as const;
-
-export const managementResource = {
-  tags: {
-    Organizations: 'Users, organizations, members, invitations and the audit log.',
-    Projects: 'Projects group sandboxes, images and the API keys that reach them.',
-  },
-  operations: managementOperations,
-  schemas: { User, Organization, Member, Invitation, Project, ApiKey, ApiKeyMinted, AuditEntry },
-} as const satisfies ApiResource;
+} as const satisfies Record<string, Operation>;
