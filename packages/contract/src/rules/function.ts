@@ -7,7 +7,7 @@ import {
   type FunctionDeployRequest,
   type FunctionSnapshotKind,
 } from '../wire/function.ts';
-import type { ImageSource } from '../wire/image-source.ts';
+import type { ImageSource } from '../wire/storage/image.ts';
 import { BOUNDS, FUNCTION_DEFAULTS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
 import { checkEnv } from './environment.ts';
 import { badRequest } from './errors.ts';

@@ -1,5 +1,5 @@
 /** Parses the source of a root file system. */
-import { type ImageSource, IMAGE_SOURCE_FORM } from '../wire/image-source.ts';
+import { type ImageSource, IMAGE_SOURCE_FORM } from '../wire/storage/image.ts';
 import { BOUNDS } from '../wire/platform/limits.ts';
 import { badRequest } from './errors.ts';
 import { ImageReferenceError, parseImageReference } from './image-reference.ts';

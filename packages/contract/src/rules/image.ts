@@ -1,6 +1,5 @@
 /** Resolves the create of an image. Pure. */
-import type { ImageSource } from '../wire/image-source.ts';
-import { FORM_TRUE, type ImageCreateRequest } from '../wire/image.ts';
+import { type ImageSource, FORM_TRUE, type ImageCreateRequest } from '../wire/storage/image.ts';
 import { BOUNDS } from '../wire/platform/limits.ts';
 import { badRequest } from './errors.ts';
 import { checkImageName, parseImageSource } from './image-source.ts';

@@ -1,6 +1,6 @@
 /** Resolves the write of a registry credential. Pure. */
 import { LIMITS } from '../wire/platform/limits.ts';
-import type { RegistryKind, RegistryWrite } from '../wire/registry-credential.ts';
+import type { RegistryKind, RegistryWrite } from '../wire/storage/secret.ts';
 import { badRequest, notFound } from './errors.ts';
 import { ImageReferenceError, normalizeRegistryHost } from './image-reference.ts';
 import { quote } from './quote.ts';

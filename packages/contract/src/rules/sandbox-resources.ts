@@ -2,7 +2,7 @@
  * Resolves the resources of a create: defaults, clamps, caps and every rule that needs no lookup. Pure. The control
  * plane looks up the rest (names of images, regions, credits).
  */
-import type { ImageSource } from '../wire/image-source.ts';
+import type { ImageSource } from '../wire/storage/image.ts';
 import { DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
 import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from '../wire/sandbox.ts';
 import { formatEgressEntry, parseEgressEntry } from './egress.ts';

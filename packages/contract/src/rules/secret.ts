@@ -1,6 +1,6 @@
 /** Resolves the write of a secret. Pure. */
 import { LIMITS } from '../wire/platform/limits.ts';
-import { SECRET_NAME_FORM, type SecretWrite } from '../wire/secret.ts';
+import { SECRET_NAME_FORM, type SecretWrite } from '../wire/storage/secret.ts';
 import { formatDomainPattern, parseDomainPattern } from './domain-name.ts';
 import { isEnvName } from './environment.ts';
 import { badRequest, notFound } from './errors.ts';

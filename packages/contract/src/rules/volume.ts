@@ -1,6 +1,6 @@
 /** Resolves the create of a volume. Pure. */
 import { LIMITS } from '../wire/platform/limits.ts';
-import { VOLUME_NAME_FORM, type VolumeCreateRequest } from '../wire/volume.ts';
+import { VOLUME_NAME_FORM, type VolumeCreateRequest } from '../wire/storage/volume.ts';
 import { badRequest, notFound } from './errors.ts';
 import { quote } from './quote.ts';
 

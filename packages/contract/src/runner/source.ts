@@ -1,7 +1,7 @@
 /** Where the root file system of a sandbox or an image comes from, after control has resolved names. */
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from '../wire/platform/limits.ts';
-import { RegistryKind } from '../wire/registry-credential.ts';
+import { RegistryKind } from '../wire/storage/secret.ts';
 import { Large, text, Uuid } from '../wire/platform/fields.ts';
 
 const RegistrySource = Type.Object({

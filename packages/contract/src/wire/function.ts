@@ -1,6 +1,6 @@
 /** Functions on the wire: HTTP handlers that are started when requests arrive and end when none do. */
 import { Type, type Static, type TSchema } from 'typebox';
-import { NamedSource, RegistrySource } from './image-source.ts';
+import { NamedSource, RegistrySource } from './storage/image.ts';
 import { BOUNDS, FUNCTION_DEFAULTS, LIMITS } from './platform/limits.ts';
 import { NextCursor, cursorKind } from './platform/paging.ts';
 import { UpdatedAt } from './platform/fields.ts';

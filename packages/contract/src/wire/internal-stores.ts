@@ -3,7 +3,7 @@ import { Type, type Static } from 'typebox';
 import { Uuid } from './platform/fields.ts';
 import { Revision } from './internal-revisions.ts';
 import { LIMITS } from './platform/limits.ts';
-import { OBJECT_STORE_PROVIDERS } from './object-store.ts';
+import { OBJECT_STORE_PROVIDERS } from './storage/object-store.ts';
 
 const GuestKey = Type.String({ minLength: 1, maxLength: 128 });
 

@@ -8,23 +8,23 @@ import { quotaOperations, quotaResource } from './tenancy/quota.ts';
 import { endpointOperations, endpointResource } from './endpoint.ts';
 import { functionInvokeOperations, functionInvokeResource } from './function-invoke-operations.ts';
 import { functionOperations, functionResource } from './function-operations.ts';
-import { imageOperations, imageResource } from './image-operations.ts';
+import { imageOperations, imageResource } from './storage/image.ts';
 import { invocationLogOperations, invocationLogResource } from './invocation-log.ts';
 import { invocationOperations, invocationResource } from './invocation-operations.ts';
 import { jobOperations, jobResource } from './job-operations.ts';
 import { managementOperations, managementResource } from './tenancy/management.ts';
 import { objectStoreMountOperations, objectStoreMountResource } from './object-store-mount.ts';
-import { objectStoreOperations, objectStoreResource } from './object-store.ts';
+import { objectStoreOperations, objectStoreResource } from './storage/object-store.ts';
 import type { Operation, ApiResource } from './platform/operation.ts';
 import { regionOperations, regionResource } from './region-operations.ts';
 import { sandboxOperations, sandboxResource } from './sandbox-operations.ts';
 import { scheduleOperations, scheduleResource } from './schedule.ts';
-import { secretOperations, secretResource } from './secret-operations.ts';
+import { secretOperations, secretResource } from './storage/secret.ts';
 import { serviceOperations, serviceResource } from './service-operations.ts';
 import { snapshotOperations, snapshotResource } from './snapshot-operations.ts';
 import { toolboxResource } from './toolbox.ts';
 import { usageOperations, usageResource } from './usage.ts';
-import { volumeOperations, volumeResource } from './volume-operations.ts';
+import { volumeOperations, volumeResource } from './storage/volume.ts';
 
 /** The operations of the control plane. A new resource gets its line here and in `resources`. */
 export const operations = {

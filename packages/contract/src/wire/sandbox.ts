@@ -1,6 +1,6 @@
 /** Sandboxes on the wire. */
 import { Type, type Static } from 'typebox';
-import { ImageInput } from './image-source.ts';
+import { ImageInput } from './storage/image.ts';
 import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './platform/limits.ts';
 import { NextCursor, TimeoutParam, cursorKind } from './platform/paging.ts';
 import { SANDBOX_STATUSES, SandboxStatus } from './sandbox-status.ts';

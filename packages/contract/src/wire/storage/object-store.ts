@@ -1,9 +1,9 @@
 /** Object stores: references to buckets of S3-compatible services, whose credentials are secrets of the project. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS, LIMITS } from './platform/limits.ts';
-import { ProjectParams, ofProject } from './tenancy/project.ts';
-import type { ApiResource } from './platform/operation.ts';
-import { nextPage, pageFields } from './platform/paging.ts';
+import { BOUNDS, LIMITS } from '../platform/limits.ts';
+import type { ApiResource } from '../platform/operation.ts';
+import { nextPage, pageFields } from '../platform/paging.ts';
+import { ofProject, ProjectParams } from '../tenancy/project.ts';
 
 /** The allowed names of an object store, in words. */
 export const OBJECT_STORE_NAME_FORM = `1 to ${LIMITS.objectStoreNameChars} characters of A-Z a-z 0-9 . _ -`;
