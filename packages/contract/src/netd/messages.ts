@@ -14,7 +14,7 @@
  */
 import { Type, type Static } from 'typebox';
 import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
-import { DENIAL_REASONS } from '../wire/egress-denial.ts';
+import { DENIAL_REASONS } from '../wire/compute/sandbox-logs.ts';
 
 /** Version of this protocol. */
 export const NETD_PROTOCOL = 4;

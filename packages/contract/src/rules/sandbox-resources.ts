@@ -4,7 +4,8 @@
  */
 import type { ImageSource } from '../wire/storage/image.ts';
 import { DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
-import type { CpuArch, PortProto, SandboxCreateRequest, SandboxMode } from '../wire/sandbox.ts';
+import type { CpuArch, PortProto, SandboxMode } from '../wire/compute/sandbox-record.ts';
+import type { SandboxCreateRequest } from '../wire/compute/sandbox-create.ts';
 import { formatEgressEntry, parseEgressEntry } from './egress.ts';
 import { checkEnv, isEnvName } from './environment.ts';
 import { badRequest } from './errors.ts';

@@ -3,7 +3,7 @@ import { Type, type Static } from 'typebox';
 import { CertificatePem } from '../wire/internal-secrets.ts';
 import { GuestStore } from '../wire/internal-stores.ts';
 import { LIMITS } from '../wire/platform/limits.ts';
-import { PortMapRecord, PortProto, SandboxMode } from '../wire/sandbox.ts';
+import { PortMapRecord, PortProto, SandboxMode } from '../wire/compute/sandbox-record.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
 import { Count, text, Uuid } from '../wire/platform/fields.ts';
 import { RootSource } from './source.ts';

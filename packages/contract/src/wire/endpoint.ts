@@ -2,7 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from './platform/limits.ts';
 import type { Operation, ApiResource } from './platform/operation.ts';
-import { SandboxParams } from './sandbox.ts';
+import { SandboxParams } from './compute/sandbox-record.ts';
 import { nextPage, OptionalPageQuery } from './platform/paging.ts';
 import { UpdatedAt } from './platform/fields.ts';
 

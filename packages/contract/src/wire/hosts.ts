@@ -1,6 +1,6 @@
 /** Hosts, for the operator. */
 import { Type, type Static } from 'typebox';
-import { SandboxStatus } from './sandbox-status.ts';
+import { SandboxStatus } from './compute/sandbox-record.ts';
 import { nextPage } from './platform/paging.ts';
 
 export const HostResources = Type.Object({

@@ -11,19 +11,19 @@ import { functionOperations, functionResource } from './function-operations.ts';
 import { imageOperations, imageResource } from './storage/image.ts';
 import { invocationLogOperations, invocationLogResource } from './invocation-log.ts';
 import { invocationOperations, invocationResource } from './invocation-operations.ts';
-import { jobOperations, jobResource } from './job-operations.ts';
+import { jobOperations, jobResource } from './compute/job.ts';
 import { managementOperations, managementResource } from './tenancy/management.ts';
-import { objectStoreMountOperations, objectStoreMountResource } from './object-store-mount.ts';
+import { objectStoreMountOperations, objectStoreMountResource } from './compute/object-store-mount.ts';
 import { objectStoreOperations, objectStoreResource } from './storage/object-store.ts';
 import type { Operation, ApiResource } from './platform/operation.ts';
-import { regionOperations, regionResource } from './region-operations.ts';
-import { sandboxOperations, sandboxResource } from './sandbox-operations.ts';
+import { regionOperations, regionResource } from './compute/region.ts';
+import { sandboxOperations, sandboxResource } from './compute/sandbox.ts';
 import { scheduleOperations, scheduleResource } from './schedule.ts';
 import { secretOperations, secretResource } from './storage/secret.ts';
 import { serviceOperations, serviceResource } from './service-operations.ts';
-import { snapshotOperations, snapshotResource } from './snapshot-operations.ts';
+import { snapshotOperations, snapshotResource } from './compute/snapshot.ts';
 import { toolboxResource } from './toolbox.ts';
-import { usageOperations, usageResource } from './usage.ts';
+import { usageOperations, usageResource } from './compute/usage.ts';
 import { volumeOperations, volumeResource } from './storage/volume.ts';
 
 /** The operations of the control plane. A new resource gets its line here and in `resources`. */

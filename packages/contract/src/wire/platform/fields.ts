@@ -1,5 +1,5 @@
 /** Schemas that several resources share, and the runner protocol. They are no part of the interface of this package. */
-import { Type } from 'typebox';
+import { Type, type TSchema } from 'typebox';
 import { BOUNDS, NAME_CHARS } from './limits.ts';
 
 /** Lower case, with hyphens. */
@@ -12,6 +12,9 @@ export const UpdatedAt = Type.String({
   format: 'date-time',
   description: 'When its record was changed last, by a request or by the service.',
 });
+
+export const nullable = <T extends TSchema>(schema: T, description: string) =>
+  Type.Union([schema, Type.Null()], { description });
 
 export const text = (maxLength: number) => Type.String({ maxLength });
 /** A number that fits an integer column. */
@@ -31,3 +34,4 @@ export const Named = Type.Object({
 /** Meanings of errors. */
 export const BAD_NAME = 'The name is empty, too long or has control characters.';
 export const UNKNOWN_ORGANIZATION = 'There is no such organization, or the caller is not a member of it.';
+export const UNKNOWN_ID = 'The id is unknown, malformed or of another project.';

@@ -1,8 +1,9 @@
 /**
- * The statuses of a sandbox as data. Which change leads from one to another is the control plane's table;
+ * A sandbox as reads show it, and its statuses as data. Which change leads from one to another is the control plane's table;
  * here is what callers may rely on about each.
  */
 import { Type, type Static } from 'typebox';
+import { nullable, UpdatedAt } from '../platform/fields.ts';
 
 export const SANDBOX_STATUSES = [
   'pending',
@@ -95,3 +96,61 @@ export function waitIsOver(target: WaitTarget | null, status: SandboxStatus): bo
   const facts = SANDBOX_STATUS_FACTS[status];
   return target.exact ? facts.endsWaitExact : facts.endsWait;
 }
+
+export const SandboxMode = Type.Enum(['burstable', 'dedicated'] as const);
+export type SandboxMode = Static<typeof SandboxMode>;
+
+export const CpuArch = Type.Enum(['amd64', 'arm64'] as const);
+export type CpuArch = Static<typeof CpuArch>;
+
+export const PortProto = Type.Enum(['tcp', 'udp'] as const);
+export type PortProto = Static<typeof PortProto>;
+
+export const PortMapRecord = Type.Object({
+  vm_port: Type.Integer(),
+  proto: PortProto,
+  host_port: Type.Integer({ description: 'Connect to `host_ip` at this port.' }),
+});
+export type PortMapRecord = Static<typeof PortMapRecord>;
+
+export const SandboxRecord = Type.Object({
+  id: Type.String(),
+  name: Type.String(),
+  image_ref: Type.String({ description: 'The requested image.' }),
+  manifest_name: Type.Optional(Type.String({ description: 'Digest of the booted image; once known.' })),
+  runner_id: Type.Optional(Type.String({ description: 'The machine on which it runs; once placed.' })),
+  status: SandboxStatus,
+  mode: SandboxMode,
+  cpu: Type.Number(),
+  vcpus: Type.Integer(),
+  mem_mib: Type.Integer(),
+  scratch_mib: Type.Integer(),
+  vm_ip: Type.Optional(Type.String({ description: 'Its address on its own network, if it has one.' })),
+  host_ip: Type.Optional(
+    Type.String({ description: 'Address of its declared ports, while they are reachable.' }),
+  ),
+  port_map: Type.Array(PortMapRecord),
+  error: nullable(
+    Type.String(),
+    'Why it failed, why the last start, pause or resume failed, or why it ended by itself.',
+  ),
+  region: Type.String(),
+  forked_from: Type.Optional(nullable(Type.String(), 'Only in reads of one sandbox.')),
+  lease_expires_at: Type.Optional(
+    Type.String({
+      format: 'date-time',
+      description:
+        'RFC 3339. Only in reads of one sandbox that has a lease: when it is deleted unless the lease is renewed.',
+    }),
+  ),
+  spot: Type.Boolean(),
+  spot_evicted_at: nullable(Type.String({ format: 'date-time' }), 'RFC 3339.'),
+  persistent: Type.Boolean(),
+  created_at: Type.Optional(Type.String({ format: 'date-time', description: 'RFC 3339.' })),
+  updated_at: Type.Optional(UpdatedAt),
+});
+export type SandboxRecord = Static<typeof SandboxRecord>;
+
+export const SandboxParams = Type.Object({
+  id: Type.String({ description: 'Sandbox id, or its bare UUID.' }),
+});

@@ -1,8 +1,8 @@
 /** What sandboxes use: the counters of a host, the history of one sandbox, and the report of a project. */
 import { Type, type Static } from 'typebox';
-import type { Operation, ApiResource } from './platform/operation.ts';
-import { CursorParam, NextCursor, TimeParam, cursorKind } from './platform/paging.ts';
-import { SandboxParams } from './sandbox.ts';
+import type { ApiResource, Operation } from '../platform/operation.ts';
+import { cursorKind, CursorParam, NextCursor, TimeParam } from '../platform/paging.ts';
+import { SandboxParams } from './sandbox-record.ts';
 
 const Bytes = (description: string) => Type.Integer({ minimum: 0, description });
 const Amount = (description: string) => Type.Number({ minimum: 0, description });

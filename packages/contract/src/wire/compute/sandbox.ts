@@ -1,25 +1,56 @@
-/** The operations on sandboxes. */
-import { Type } from 'typebox';
-import { EgressDenialList, EgressDenialQuery } from './egress-denial.ts';
-import { SandboxForkRequest, SandboxForkResponse } from './fork.ts';
-import type { Operation, ApiResource } from './platform/operation.ts';
-import { PageQuery } from './platform/paging.ts';
+/** Sandboxes: their lists and reads, what changes their state, forks and leases. */
+import { Type, type Static } from 'typebox';
+import { UNKNOWN_ID } from '../platform/fields.ts';
+import { BOUNDS } from '../platform/limits.ts';
+import type { ApiResource, Operation } from '../platform/operation.ts';
+import { cursorKind, NextCursor, PageQuery, TimeoutParam } from '../platform/paging.ts';
 import {
-  LogQuery,
+  sandboxCreateOperations,
   SandboxCreateRequest,
   SandboxCreateResponse,
-  SandboxDeleteResponse,
-  SandboxGetQuery,
   SandboxLease,
   SandboxLeaseRequest,
-  SandboxLifecycleResponse,
-  SandboxList,
-  SandboxParams,
-  SandboxRecord,
-} from './sandbox.ts';
+} from './sandbox-create.ts';
+import { EgressDenialList, sandboxLogOperations } from './sandbox-logs.ts';
+import { SANDBOX_STATUSES, SandboxParams, SandboxRecord, SandboxStatus } from './sandbox-record.ts';
 
-const Text = Type.String();
-const unknownSandbox = 'The id is unknown, malformed or of another project.';
+export const SandboxList = Type.Object({ vms: Type.Array(SandboxRecord), next_cursor: NextCursor });
+export type SandboxList = Static<typeof SandboxList>;
+
+export const SandboxGetQuery = Type.Object({
+  wait: Type.Optional(SandboxStatus),
+  wait_exact: Type.Optional(SandboxStatus),
+  timeout_ms: Type.Optional(TimeoutParam),
+});
+export type SandboxGetQuery = Static<typeof SandboxGetQuery>;
+
+export const SandboxLifecycleResponse = Type.Object({
+  vm_id: Type.String(),
+  status: Type.Enum(SANDBOX_STATUSES, {
+    description: 'The present status: transient, or already the requested one if the call was repeated.',
+  }),
+});
+export type SandboxLifecycleResponse = Static<typeof SandboxLifecycleResponse>;
+
+export const SandboxDeleteResponse = Type.Object({ vm_id: Type.String(), status: SandboxStatus });
+export type SandboxDeleteResponse = Static<typeof SandboxDeleteResponse>;
+
+/** Cursors of lists of sandboxes. */
+export const SANDBOX_CURSORS = cursorKind(1);
+
+export const SandboxForkRequest = Type.Object({
+  name: Type.Optional(
+    Type.String({ maxLength: BOUNDS.displayNameChars, description: 'Default `<name of the source>-fork`.' }),
+  ),
+});
+export type SandboxForkRequest = Static<typeof SandboxForkRequest>;
+
+export const SandboxForkResponse = Type.Object({
+  ...SandboxCreateResponse.properties,
+  forked_from: Type.String({ description: 'Id of the source.' }),
+});
+export type SandboxForkResponse = Static<typeof SandboxForkResponse>;
+
 const noHost = 'its host has no capacity for it, or is not connected (nothing was changed: try again later)';
 
 /** A call that changes the desired state of a sandbox. */
@@ -31,75 +62,8 @@ const lifecycleCall = {
   success: { status: 200, response: { description: 'Accepted.', schema: SandboxLifecycleResponse } },
 } as const;
 
-/** A log as text. */
-const log = (description: string) =>
-  ({
-    method: 'GET',
-    tag: 'Sandboxes',
-    security: 'workload',
-    params: SandboxParams,
-    query: LogQuery,
-    success: { status: 200, response: { description, schema: Text, contentType: 'text/plain' } },
-    codes: ['log_not_found'],
-    errors: {
-      404: `${unknownSandbox} Or it has ended without a log, or it is not yet placed on a machine.`,
-      502: 'The machine that has the log did not respond.',
-    },
-  }) as const;
-
 export const sandboxOperations = {
-  createSandbox: {
-    method: 'POST',
-    path: '/vms',
-    tag: 'Sandboxes',
-    summary: 'Create a sandbox',
-    description:
-      'Responds as soon as the create is recorded. Follow it with `GET /vms/:id?wait=running`, or through its job. ' +
-      'Sizes below the minimum of the platform are raised to it; unknown fields are ignored. From a snapshot, the default ' +
-      'region is that of the snapshot, and `scratch_mib` is fixed. From a full snapshot, the sandbox resumes the captured ' +
-      'memory, is persistent, has the same cores and memory, and by default the environment, ports and egress policy of the ' +
-      'captured sandbox.',
-    security: 'workload',
-    body: SandboxCreateRequest,
-    idempotent: true,
-    success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
-    codes: [
-      'image_not_found',
-      'snapshot_not_found',
-      'volume_not_found',
-      'object_store_not_found',
-      'secret_not_found',
-      'unknown_region',
-      'ambiguous_reference',
-      'limit_reached',
-      'image_not_ready',
-      'image_failed',
-      'snapshot_not_ready',
-      'snapshot_failed',
-      'host_lost',
-      'no_capacity',
-      'in_use',
-      'secret_missing',
-      'concurrent_change',
-      'quota_exceeded',
-    ],
-    errors: {
-      400:
-        'A field is not valid: mode, cpu (not above 0, over a cap), guarantees over the burstable caps, name or value of ' +
-        'an environment variable, unknown secret, a mount path that is invalid, reserved or used twice, more than 8 ' +
-        'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class; a full snapshot ' +
-        'outside its home region, or sizes that differ from those of the snapshot.',
-      402: 'The organization is out of credits.',
-      404: 'The snapshot named as image, a volume or an object store does not exist.',
-      409:
-        'The image, snapshot, volume or object store is not ready, or the credentials of the store were deleted; the machine that has the snapshot has not been heard ' +
-        'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
-      429:
-        'The create queue is full, or more requests were sent than one API key or one organization may ' +
-        'make in a minute. Nothing was created.',
-      503: 'The queue is temporarily unavailable. Nothing was created.',
-    },
-  },
+  ...sandboxCreateOperations,
   listSandboxes: {
     method: 'GET',
     path: '/vms',
@@ -124,7 +88,7 @@ export const sandboxOperations = {
     params: SandboxParams,
     query: SandboxGetQuery,
     success: { status: 200, response: { description: 'The record.', schema: SandboxRecord } },
-    errors: { 400: 'A query parameter is not valid.', 404: unknownSandbox },
+    errors: { 400: 'A query parameter is not valid.', 404: UNKNOWN_ID },
   },
   deleteSandbox: {
     method: 'DELETE',
@@ -135,7 +99,7 @@ export const sandboxOperations = {
     security: 'workload',
     params: SandboxParams,
     success: { status: 200, response: { description: 'Accepted.', schema: SandboxDeleteResponse } },
-    errors: { 404: unknownSandbox },
+    errors: { 404: UNKNOWN_ID },
   },
   stopSandbox: {
     ...lifecycleCall,
@@ -147,7 +111,7 @@ export const sandboxOperations = {
       '[lifecycle.md](lifecycle.md) has every transition.',
     codes: ['not_persistent', 'wrong_state', 'concurrent_change'],
     errors: {
-      404: unknownSandbox,
+      404: UNKNOWN_ID,
       409: 'It is not persistent, or it is not running, booting, assigned or building.',
     },
   },
@@ -161,7 +125,7 @@ export const sandboxOperations = {
     codes: ['not_persistent', 'wrong_state', 'no_capacity', 'concurrent_change', 'quota_exceeded'],
     errors: {
       402: 'The organization is out of credits.',
-      404: unknownSandbox,
+      404: UNKNOWN_ID,
       409: `It is not persistent; it is not stopped or paused; it has no bootable file system; it is already starting; ${noHost}.`,
     },
   },
@@ -174,7 +138,7 @@ export const sandboxOperations = {
       '`GET /vms/:id?wait_exact=paused`. Idempotent. After a failed pause the sandbox runs, with `error`.',
     codes: ['not_persistent', 'wrong_state', 'concurrent_change'],
     errors: {
-      404: unknownSandbox,
+      404: UNKNOWN_ID,
       409: 'It is not persistent; it has volumes, a Docker data device or GPUs; it is not running.',
     },
   },
@@ -188,7 +152,7 @@ export const sandboxOperations = {
     codes: ['not_persistent', 'wrong_state', 'no_capacity', 'concurrent_change', 'quota_exceeded'],
     errors: {
       402: 'The organization is out of credits.',
-      404: unknownSandbox,
+      404: UNKNOWN_ID,
       409: `It is not persistent; it is not paused; it has no saved memory (use start); it is already resuming; ${noHost}.`,
     },
   },
@@ -211,7 +175,7 @@ export const sandboxOperations = {
     errors: {
       400: 'The name is not valid.',
       402: 'The organization is out of credits.',
-      404: unknownSandbox,
+      404: UNKNOWN_ID,
       409: `It is not persistent; it has volumes, a Docker data device or GPUs; it is not running or paused; it is paused without saved memory; another fork of it is being captured; ${noHost}.`,
     },
   },
@@ -229,37 +193,10 @@ export const sandboxOperations = {
     success: { status: 200, response: { description: 'Set.', schema: SandboxLease } },
     errors: {
       400: 'lease_s is not valid.',
-      404: `${unknownSandbox} Or it was deleted.`,
+      404: `${UNKNOWN_ID} Or it was deleted.`,
     },
   },
-  getConsoleLog: { ...log('The log.'), path: '/vms/:id/logs', summary: 'Read the console log' },
-  getEntrypointLog: {
-    ...log('The output.'),
-    path: '/vms/:id/entrypoint-logs',
-    summary: "Read the output of the image's entrypoint",
-  },
-  listDeniedEgress: {
-    method: 'GET',
-    path: '/vms/:id/egress/denied',
-    tag: 'Sandboxes',
-    summary: 'List what the sandbox was not allowed to send, newest first',
-    description:
-      'Connections, packets and DNS queries that its egress policy or the rules of its host denied, aggregated by ' +
-      'destination and reason. The log is kept by the host with the logs of the sandbox, also when it is stopped, and is bounded: ' +
-      '[network.md](network.md#denied-connections) explains the reasons and the bounds.',
-    security: 'workload',
-    params: SandboxParams,
-    query: EgressDenialQuery,
-    items: 'denied',
-    success: { status: 200, response: { description: 'One page.', schema: EgressDenialList } },
-    codes: ['wrong_state'],
-    errors: {
-      400: 'The cursor is malformed.',
-      404: unknownSandbox,
-      409: 'No host has a log: the sandbox has not been placed, or its logs were removed.',
-      502: 'The machine of the sandbox did not respond.',
-    },
-  },
+  ...sandboxLogOperations,
 } as const satisfies Record<string, Operation>;
 
 export const sandboxResource = {

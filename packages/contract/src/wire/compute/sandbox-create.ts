@@ -1,19 +1,9 @@
-/** Sandboxes on the wire. */
+/** The create of a sandbox. */
 import { Type, type Static } from 'typebox';
-import { ImageInput } from './storage/image.ts';
-import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from './platform/limits.ts';
-import { NextCursor, TimeoutParam, cursorKind } from './platform/paging.ts';
-import { SANDBOX_STATUSES, SandboxStatus } from './sandbox-status.ts';
-import { UpdatedAt } from './platform/fields.ts';
-
-export const SandboxMode = Type.Enum(['burstable', 'dedicated'] as const);
-export type SandboxMode = Static<typeof SandboxMode>;
-
-export const CpuArch = Type.Enum(['amd64', 'arm64'] as const);
-export type CpuArch = Static<typeof CpuArch>;
-
-export const PortProto = Type.Enum(['tcp', 'udp'] as const);
-export type PortProto = Static<typeof PortProto>;
+import { BOUNDS, DEFAULTS, LIMITS, PLATFORM_LIMITS } from '../platform/limits.ts';
+import type { Operation } from '../platform/operation.ts';
+import { ImageInput } from '../storage/image.ts';
+import { SandboxStatus } from './sandbox-record.ts';
 
 const int = (minimum: number, description: string) =>
   Type.Integer({ minimum, maximum: BOUNDS.int32, description });
@@ -164,88 +154,57 @@ export const SandboxCreateResponse = Type.Object({
 });
 export type SandboxCreateResponse = Static<typeof SandboxCreateResponse>;
 
-export const PortMapRecord = Type.Object({
-  vm_port: Type.Integer(),
-  proto: PortProto,
-  host_port: Type.Integer({ description: 'Connect to `host_ip` at this port.' }),
-});
-export type PortMapRecord = Static<typeof PortMapRecord>;
-
-const nullable = <T extends ReturnType<typeof Type.String>>(schema: T, description: string) =>
-  Type.Union([schema, Type.Null()], { description });
-
-export const SandboxRecord = Type.Object({
-  id: Type.String(),
-  name: Type.String(),
-  image_ref: Type.String({ description: 'The requested image.' }),
-  manifest_name: Type.Optional(Type.String({ description: 'Digest of the booted image; once known.' })),
-  runner_id: Type.Optional(Type.String({ description: 'The machine on which it runs; once placed.' })),
-  status: SandboxStatus,
-  mode: SandboxMode,
-  cpu: Type.Number(),
-  vcpus: Type.Integer(),
-  mem_mib: Type.Integer(),
-  scratch_mib: Type.Integer(),
-  vm_ip: Type.Optional(Type.String({ description: 'Its address on its own network, if it has one.' })),
-  host_ip: Type.Optional(
-    Type.String({ description: 'Address of its declared ports, while they are reachable.' }),
-  ),
-  port_map: Type.Array(PortMapRecord),
-  error: nullable(
-    Type.String(),
-    'Why it failed, why the last start, pause or resume failed, or why it ended by itself.',
-  ),
-  region: Type.String(),
-  forked_from: Type.Optional(nullable(Type.String(), 'Only in reads of one sandbox.')),
-  lease_expires_at: Type.Optional(
-    Type.String({
-      format: 'date-time',
-      description:
-        'RFC 3339. Only in reads of one sandbox that has a lease: when it is deleted unless the lease is renewed.',
-    }),
-  ),
-  spot: Type.Boolean(),
-  spot_evicted_at: nullable(Type.String({ format: 'date-time' }), 'RFC 3339.'),
-  persistent: Type.Boolean(),
-  created_at: Type.Optional(Type.String({ format: 'date-time', description: 'RFC 3339.' })),
-  updated_at: Type.Optional(UpdatedAt),
-});
-export type SandboxRecord = Static<typeof SandboxRecord>;
-
-export const SandboxList = Type.Object({ vms: Type.Array(SandboxRecord), next_cursor: NextCursor });
-export type SandboxList = Static<typeof SandboxList>;
-
-export const SandboxParams = Type.Object({
-  id: Type.String({ description: 'Sandbox id, or its bare UUID.' }),
-});
-
-export const SandboxGetQuery = Type.Object({
-  wait: Type.Optional(SandboxStatus),
-  wait_exact: Type.Optional(SandboxStatus),
-  timeout_ms: Type.Optional(TimeoutParam),
-});
-export type SandboxGetQuery = Static<typeof SandboxGetQuery>;
-
-export const LogQuery = Type.Object({
-  follow: Type.Optional(
-    Type.Boolean({
-      default: false,
-      description: 'Keep the response open and send new output, until the sandbox ends.',
-    }),
-  ),
-});
-export type LogQuery = Static<typeof LogQuery>;
-
-export const SandboxLifecycleResponse = Type.Object({
-  vm_id: Type.String(),
-  status: Type.Enum(SANDBOX_STATUSES, {
-    description: 'The present status: transient, or already the requested one if the call was repeated.',
-  }),
-});
-export type SandboxLifecycleResponse = Static<typeof SandboxLifecycleResponse>;
-
-export const SandboxDeleteResponse = Type.Object({ vm_id: Type.String(), status: SandboxStatus });
-export type SandboxDeleteResponse = Static<typeof SandboxDeleteResponse>;
-
-/** Cursors of lists of sandboxes. */
-export const SANDBOX_CURSORS = cursorKind(1);
+export const sandboxCreateOperations = {
+  createSandbox: {
+    method: 'POST',
+    path: '/vms',
+    tag: 'Sandboxes',
+    summary: 'Create a sandbox',
+    description:
+      'Responds as soon as the create is recorded. Follow it with `GET /vms/:id?wait=running`, or through its job. ' +
+      'Sizes below the minimum of the platform are raised to it; unknown fields are ignored. From a snapshot, the default ' +
+      'region is that of the snapshot, and `scratch_mib` is fixed. From a full snapshot, the sandbox resumes the captured ' +
+      'memory, is persistent, has the same cores and memory, and by default the environment, ports and egress policy of the ' +
+      'captured sandbox.',
+    security: 'workload',
+    body: SandboxCreateRequest,
+    idempotent: true,
+    success: { status: 200, response: { description: 'Accepted.', schema: SandboxCreateResponse } },
+    codes: [
+      'image_not_found',
+      'snapshot_not_found',
+      'volume_not_found',
+      'object_store_not_found',
+      'secret_not_found',
+      'unknown_region',
+      'ambiguous_reference',
+      'limit_reached',
+      'image_not_ready',
+      'image_failed',
+      'snapshot_not_ready',
+      'snapshot_failed',
+      'host_lost',
+      'no_capacity',
+      'in_use',
+      'secret_missing',
+      'concurrent_change',
+      'quota_exceeded',
+    ],
+    errors: {
+      400:
+        'A field is not valid: mode, cpu (not above 0, over a cap), guarantees over the burstable caps, name or value of ' +
+        'an environment variable, unknown secret, a mount path that is invalid, reserved or used twice, more than 8 ' +
+        'volumes or object-store mounts, unknown region, cpu_arch, cpu_type, network_class or disk_class; a full snapshot ' +
+        'outside its home region, or sizes that differ from those of the snapshot.',
+      402: 'The organization is out of credits.',
+      404: 'The snapshot named as image, a volume or an object store does not exist.',
+      409:
+        'The image, snapshot, volume or object store is not ready, or the credentials of the store were deleted; the machine that has the snapshot has not been heard ' +
+        'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
+      429:
+        'The create queue is full, or more requests were sent than one API key or one organization may ' +
+        'make in a minute. Nothing was created.',
+      503: 'The queue is temporarily unavailable. Nothing was created.',
+    },
+  },
+} as const satisfies Record<string, Operation>;

@@ -1,6 +1,7 @@
 /** Jobs: the asynchronous work of creates. */
 import { Type, type Static } from 'typebox';
-import { UpdatedAt } from './platform/fields.ts';
+import { UNKNOWN_ID, UpdatedAt } from '../platform/fields.ts';
+import type { ApiResource, Operation } from '../platform/operation.ts';
 
 export const JOB_KINDS = ['build', 'vm.create', 'snapshot.create'] as const;
 export const JobKind = Type.Enum(JOB_KINDS);
@@ -37,3 +38,42 @@ export const JobRecord = Type.Object({
   updated_at: Type.Optional(UpdatedAt),
 });
 export type JobRecord = Static<typeof JobRecord>;
+
+export const jobOperations = {
+  getJob: {
+    method: 'GET',
+    path: '/jobs/:id',
+    tag: 'Jobs',
+    summary: 'Read a job',
+    security: 'workload',
+    params: JobParams,
+    success: { status: 200, response: { description: 'The record.', schema: JobRecord } },
+    errors: { 404: UNKNOWN_ID },
+  },
+  getJobLog: {
+    method: 'GET',
+    path: '/jobs/:id/logs',
+    tag: 'Jobs',
+    summary: 'Read the log of a build',
+    description:
+      'Of a build that has ended it is the whole log while its machine has it, and afterwards the last 8 KiB. With `follow` the answer waits until a queued build starts.',
+    security: 'workload',
+    params: JobParams,
+    query: JobLogQuery,
+    success: {
+      status: 200,
+      response: { description: 'The log.', schema: Type.String(), contentType: 'text/plain' },
+    },
+    codes: ['log_not_found'],
+    errors: {
+      404: `${UNKNOWN_ID} Or the job has no log: it is not a build, or it has not started.`,
+      502: 'The machine that runs the build did not respond.',
+    },
+  },
+} as const satisfies Record<string, Operation>;
+
+export const jobResource = {
+  tags: { Jobs: 'The asynchronous work of creates.' },
+  operations: jobOperations,
+  schemas: { Job: JobRecord },
+} as const satisfies ApiResource;

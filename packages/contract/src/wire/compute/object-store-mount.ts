@@ -1,7 +1,8 @@
 /** Mounts of object stores in sandboxes that run. */
 import { Type, type Static } from 'typebox';
-import { ObjectStoreMountRequest, SandboxParams } from './sandbox.ts';
-import type { ApiResource } from './platform/operation.ts';
+import type { ApiResource } from '../platform/operation.ts';
+import { ObjectStoreMountRequest } from './sandbox-create.ts';
+import { SandboxParams } from './sandbox-record.ts';
 
 export const ObjectStoreMount = Type.Object({
   object_store: Type.String({ description: 'Name of the object store.' }),
