@@ -23,7 +23,7 @@ import {
 import { operationErrors } from './wire/platform/operation-errors.ts';
 import { listOperations, resources } from './wire/operations.ts';
 import { operatorResource } from './wire/operator-operations.ts';
-import type { OpenApiPlane } from './wire/service-operations.ts';
+import type { OpenApiPlane } from './wire/edge/service.ts';
 import { GatewayErrorBody } from './wire/toolbox-parts.ts';
 
 export interface OpenApiOptions {

@@ -6,7 +6,7 @@ import {
   type FunctionActivation,
   type FunctionDeployRequest,
   type FunctionSnapshotKind,
-} from '../wire/function.ts';
+} from '../wire/functions/deploy.ts';
 import type { ImageSource } from '../wire/storage/image.ts';
 import { BOUNDS, FUNCTION_DEFAULTS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
 import { checkEnv } from './environment.ts';

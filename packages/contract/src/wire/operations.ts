@@ -5,12 +5,16 @@
  */
 import { creditsOperations, creditsResource } from './tenancy/credits.ts';
 import { quotaOperations, quotaResource } from './tenancy/quota.ts';
-import { endpointOperations, endpointResource } from './endpoint.ts';
-import { functionInvokeOperations, functionInvokeResource } from './function-invoke-operations.ts';
-import { functionOperations, functionResource } from './function-operations.ts';
+import { endpointOperations, endpointResource } from './edge/endpoint.ts';
+import {
+  functionInvokeOperations,
+  functionInvokeResource,
+  invocationOperations,
+  invocationResource,
+} from './functions/invocation.ts';
+import { functionOperations, functionResource } from './functions/function.ts';
 import { imageOperations, imageResource } from './storage/image.ts';
-import { invocationLogOperations, invocationLogResource } from './invocation-log.ts';
-import { invocationOperations, invocationResource } from './invocation-operations.ts';
+import { invocationLogOperations, invocationLogResource } from './functions/invocation-log.ts';
 import { jobOperations, jobResource } from './compute/job.ts';
 import { managementOperations, managementResource } from './tenancy/management.ts';
 import { objectStoreMountOperations, objectStoreMountResource } from './compute/object-store-mount.ts';
@@ -18,9 +22,9 @@ import { objectStoreOperations, objectStoreResource } from './storage/object-sto
 import type { Operation, ApiResource } from './platform/operation.ts';
 import { regionOperations, regionResource } from './compute/region.ts';
 import { sandboxOperations, sandboxResource } from './compute/sandbox.ts';
-import { scheduleOperations, scheduleResource } from './schedule.ts';
+import { scheduleOperations, scheduleResource } from './functions/schedule.ts';
 import { secretOperations, secretResource } from './storage/secret.ts';
-import { serviceOperations, serviceResource } from './service-operations.ts';
+import { serviceOperations, serviceResource } from './edge/service.ts';
 import { snapshotOperations, snapshotResource } from './compute/snapshot.ts';
 import { toolboxResource } from './toolbox.ts';
 import { usageOperations, usageResource } from './compute/usage.ts';

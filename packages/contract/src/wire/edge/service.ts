@@ -1,7 +1,7 @@
 /** The operations on the service itself. */
 import { Type } from 'typebox';
-import { ErrorBody, OverloadBody } from './platform/errors.ts';
-import type { Operation, ApiResource } from './platform/operation.ts';
+import { ErrorBody, OverloadBody } from '../platform/errors.ts';
+import type { ApiResource, Operation } from '../platform/operation.ts';
 
 /** The documents of `GET /openapi.json`. */
 export const OPENAPI_PLANES = ['api', 'operator', 'compat'] as const;

@@ -1,12 +1,9 @@
-/** Functions on the wire: HTTP handlers that are started when requests arrive and end when none do. */
-import { Type, type Static, type TSchema } from 'typebox';
-import { NamedSource, RegistrySource } from './storage/image.ts';
-import { BOUNDS, FUNCTION_DEFAULTS, LIMITS } from './platform/limits.ts';
-import { NextCursor, cursorKind } from './platform/paging.ts';
-import { UpdatedAt } from './platform/fields.ts';
-
-const nullable = <T extends TSchema>(schema: T, description: string) =>
-  Type.Union([schema, Type.Null()], { description });
+/** The deploy of a function, and which of its settings may be changed in place. */
+import { Type, type Static } from 'typebox';
+import { nullable } from '../platform/fields.ts';
+import { BOUNDS, FUNCTION_DEFAULTS, LIMITS } from '../platform/limits.ts';
+import type { Operation } from '../platform/operation.ts';
+import { NamedSource, RegistrySource } from '../storage/image.ts';
 
 export const FUNCTION_SNAPSHOT_KINDS = ['pre_entrypoint', 'fn_ready'] as const;
 export type FunctionSnapshotKind = (typeof FUNCTION_SNAPSHOT_KINDS)[number];
@@ -177,75 +174,6 @@ export const FunctionDeployResponse = Type.Object({
 });
 export type FunctionDeployResponse = Static<typeof FunctionDeployResponse>;
 
-export const FunctionVersionRecord = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  version: Type.Integer(),
-  image_ref: Type.String({ description: 'The requested image.' }),
-  handler: Type.Array(Type.String()),
-  port: Type.Integer(),
-  vcpus: Type.Integer(),
-  mem_mib: Type.Integer(),
-  scratch_mib: Type.Integer(),
-  timeout_s: Type.Integer(),
-  scaledown_window_s: Type.Integer(),
-  max_concurrency: Type.Integer(),
-  max_instances: nullable(Type.Integer(), 'Null: no bound.'),
-  env: Type.Record(Type.String(), Type.String()),
-  template_state: Type.Enum(FUNCTION_TEMPLATE_STATES, {
-    description:
-      '`building`: its image is built. `pending`: its first instance is being tried. `published`: it can serve. `failed`: it cannot.',
-  }),
-  template_error: nullable(
-    Type.String(),
-    'Why it failed; of a published one with `fn_ready`, why its instances start the handler instead.',
-  ),
-  snapshot_kind: Type.Enum(FUNCTION_SNAPSHOT_KINDS),
-  build_job: nullable(Type.String({ format: 'uuid' }), 'The job that built its image.'),
-  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
-});
-export type FunctionVersionRecord = Static<typeof FunctionVersionRecord>;
-
-/** While the image of the first version is built, nothing serves yet: the newest version is shown, with its state. */
-const CURRENT = 'The version that serves requests; the newest one until the first image is built.';
-const currentVersion = Type.Integer({ description: CURRENT });
-const latestVersion = Type.Integer({ description: 'The newest version. See `activate` of the deploy.' });
-
-/** `image_ref`, `template_state` and `snapshot_kind` are those of the current version. */
-export const FunctionItem = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  name: Type.String(),
-  current_version: currentVersion,
-  latest_version: latestVersion,
-  image_ref: Type.String(),
-  template_state: Type.Enum(FUNCTION_TEMPLATE_STATES),
-  snapshot_kind: Type.Enum(FUNCTION_SNAPSHOT_KINDS),
-  public: Type.Boolean(),
-  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
-  updated_at: Type.Optional(UpdatedAt),
-});
-export type FunctionItem = Static<typeof FunctionItem>;
-
-export const FunctionList = Type.Object({ functions: Type.Array(FunctionItem), next_cursor: NextCursor });
-export type FunctionList = Static<typeof FunctionList>;
-
-export const FunctionRecord = Type.Object({
-  id: Type.String({ format: 'uuid' }),
-  name: Type.String(),
-  created_at: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
-  updated_at: Type.Optional(UpdatedAt),
-  current_version: Type.Object(FunctionVersionRecord.properties, { description: CURRENT }),
-  latest_version: latestVersion,
-  public: Type.Boolean({ description: 'Whether its public endpoint is enabled.' }),
-  requires_token: Type.Boolean({ description: 'Whether its public endpoint needs a token.' }),
-});
-export type FunctionRecord = Static<typeof FunctionRecord>;
-
-export const FunctionVersionList = Type.Object({
-  versions: Type.Array(FunctionVersionRecord),
-  next_cursor: NextCursor,
-});
-export type FunctionVersionList = Static<typeof FunctionVersionList>;
-
 /** In place on the current version, and on newer ones that are to replace it. */
 export const FunctionConfigUpdate = Type.Object({
   max_concurrency: Type.Optional(maxConcurrency()),
@@ -270,27 +198,42 @@ export const FunctionConfig = Type.Object({
 });
 export type FunctionConfig = Static<typeof FunctionConfig>;
 
-export const FunctionPublicUpdate = Type.Object({
-  enabled: Type.Boolean({ description: 'Whether the function can be called at its public endpoint.' }),
-  require_token: Type.Optional(
-    Type.Boolean({ default: false, description: 'Whether callers need the token of the function.' }),
-  ),
-});
-export type FunctionPublicUpdate = Static<typeof FunctionPublicUpdate>;
-
-export const FunctionPublic = Type.Object({
-  public: Type.Boolean(),
-  url: Type.String({ description: 'Path of the public endpoint: `/fn/<project>/<name>`.' }),
-  requires_token: Type.Boolean(),
-  token: nullable(
-    Type.String(),
-    'The token, when this call has made one. It is shown once and only its digest is stored.',
-  ),
-});
-export type FunctionPublic = Static<typeof FunctionPublic>;
-
-export const FunctionParams = Type.Object({ name: Type.String({ description: 'Name of a function.' }) });
-
-/** Cursors of lists of versions. */
-export const FUNCTION_VERSION_CURSORS = cursorKind(14);
-export const FUNCTION_CURSORS = cursorKind(16);
+export const functionDeployOperations = {
+  deployFunction: {
+    method: 'POST',
+    path: '/fns',
+    tag: 'Functions',
+    summary: 'Deploy a function, or its next version',
+    description:
+      'Creates an immutable version; versions of a name are numbered from 1. The first one is current at once. A later one ' +
+      'becomes the current one when an instance of it has listened on its port, so that requests are never sent to a ' +
+      'version that cannot serve; if it fails, the one before stays. As a form it is built from a Dockerfile: follow ' +
+      '`build_job` with `GET /jobs/:id/logs?follow=1`. [functions.md](functions.md) has the details.',
+    security: 'workload',
+    consumes: ['application/json', 'multipart/form-data'],
+    body: FunctionDeployRequest,
+    form: FunctionForm,
+    // Above the limit of the context, whose refusal says what it is.
+    upload: { bytes: 2 * LIMITS.functionContextBytes, files: 4, fieldBytes: BOUNDS.functionFieldBytes },
+    idempotent: true,
+    success: { status: 200, response: { description: 'Accepted.', schema: FunctionDeployResponse } },
+    codes: [
+      'image_not_found',
+      'image_not_ready',
+      'image_failed',
+      'ambiguous_reference',
+      'unknown_region',
+      'limit_reached',
+      'quota_exceeded',
+    ],
+    errors: {
+      400:
+        'The name, the image, a number, a name in `env` or `snapshot_kind` is not valid; values are over a cap of the service; ' +
+        'the project has as many functions as it may. Of a form: a part is missing, sent twice, no JSON, no tar archive or too large.',
+      402: 'The organization is out of credits, and the image is to be built.',
+      404: 'The image does not exist.',
+      409: 'The image is not built yet, could not be built, or is still being replicated into the region of the function.',
+      503: 'The service has no space for the context.',
+    },
+  },
+} as const satisfies Record<string, Operation>;

@@ -1,13 +1,12 @@
 /** Schedules on the wire: cron expressions that call functions. */
 import { Type, type Static } from 'typebox';
+import { nullable, UpdatedAt } from '../platform/fields.ts';
+import { BOUNDS } from '../platform/limits.ts';
+import type { ApiResource, Operation } from '../platform/operation.ts';
+import { nextPage, OptionalPageQuery } from '../platform/paging.ts';
 import { FunctionParams } from './function.ts';
-import { BOUNDS } from './platform/limits.ts';
-import type { Operation, ApiResource } from './platform/operation.ts';
-import { nextPage, OptionalPageQuery } from './platform/paging.ts';
-import { UpdatedAt } from './platform/fields.ts';
 
-const nullableTime = (description: string) =>
-  Type.Union([Type.String({ format: 'date-time' }), Type.Null()], { description });
+const nullableTime = (description: string) => nullable(Type.String({ format: 'date-time' }), description);
 
 const nextRunAt = nullableTime('When it fires next. Null while it is not enabled.');
 

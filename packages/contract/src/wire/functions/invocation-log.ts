@@ -1,13 +1,12 @@
 /** What is recorded of the calls of functions: their log, and numbers over it. */
-import { Type, type Static, type TSchema } from 'typebox';
+import { Type, type Static } from 'typebox';
+import { nullable } from '../platform/fields.ts';
+import { BOUNDS, DEFAULTS, LIMITS } from '../platform/limits.ts';
+import type { ApiResource, Operation } from '../platform/operation.ts';
+import { CursorParam, nextPage, TimeParam } from '../platform/paging.ts';
 import { FunctionParams } from './function.ts';
 import { INVOCATION_FIELDS, INVOCATION_SOURCES, INVOCATION_STATUSES } from './invocation.ts';
-import { BOUNDS, DEFAULTS, LIMITS } from './platform/limits.ts';
-import type { Operation, ApiResource } from './platform/operation.ts';
-import { TimeParam, CursorParam, nextPage } from './platform/paging.ts';
 
-const nullable = <T extends TSchema>(schema: T, description: string) =>
-  Type.Union([schema, Type.Null()], { description });
 const Time = (description: string) => Type.String({ format: 'date-time', description });
 const Count = (description: string) => Type.Integer({ minimum: 0, description });
 const Ms = (description: string) => nullable(Type.Number({ minimum: 0 }), description);

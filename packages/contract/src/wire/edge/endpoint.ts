@@ -1,10 +1,10 @@
 /** Preview endpoints: ports of sandboxes with a URL. */
 import { Type, type Static } from 'typebox';
-import { BOUNDS } from './platform/limits.ts';
-import type { Operation, ApiResource } from './platform/operation.ts';
-import { SandboxParams } from './compute/sandbox-record.ts';
-import { nextPage, OptionalPageQuery } from './platform/paging.ts';
-import { UpdatedAt } from './platform/fields.ts';
+import { SandboxParams } from '../compute/sandbox-record.ts';
+import { UpdatedAt } from '../platform/fields.ts';
+import { BOUNDS } from '../platform/limits.ts';
+import type { ApiResource, Operation } from '../platform/operation.ts';
+import { nextPage, OptionalPageQuery } from '../platform/paging.ts';
 
 const Port = Type.Integer({ minimum: 1, maximum: 65_535, description: 'Port in the sandbox.' });
 
