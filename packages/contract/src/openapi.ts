@@ -24,7 +24,7 @@ import { operationErrors } from './wire/platform/operation-errors.ts';
 import { listOperations, resources } from './wire/operations.ts';
 import { operatorResource } from './wire/operator-operations.ts';
 import type { OpenApiPlane } from './wire/edge/service.ts';
-import { GatewayErrorBody } from './wire/toolbox-parts.ts';
+import { GatewayErrorBody } from './wire/toolbox/shared.ts';
 
 export interface OpenApiOptions {
   /** Default `api`. */

@@ -26,7 +26,7 @@ import { scheduleOperations, scheduleResource } from './functions/schedule.ts';
 import { secretOperations, secretResource } from './storage/secret.ts';
 import { serviceOperations, serviceResource } from './edge/service.ts';
 import { snapshotOperations, snapshotResource } from './compute/snapshot.ts';
-import { toolboxResource } from './toolbox.ts';
+import { toolboxResource } from './toolbox/operations.ts';
 import { usageOperations, usageResource } from './compute/usage.ts';
 import { volumeOperations, volumeResource } from './storage/volume.ts';
 

@@ -1,6 +1,8 @@
 /** What the operations of the toolbox share. */
 import { Type } from 'typebox';
-import { ErrorBody } from './platform/errors.ts';
+import { ErrorBody } from '../platform/errors.ts';
+
+export const common = { server: 'toolbox', tag: 'Toolbox', security: 'sandbox' } as const;
 
 export const Path = Type.String({
   description: "Relative to the image's working directory unless absolute.",
@@ -37,3 +39,8 @@ export const GatewayErrorBody = Type.Object({
   request_id: Type.Optional(requestId),
   retryable: Type.Optional(retryable),
 });
+
+export const Env = Type.Record(Type.String(), Type.String({ writeOnly: true }));
+
+/** Of the close code 1008. */
+export const policy = 'The first message is not valid, or the sandbox refuses; the reason says why.';

@@ -1,12 +1,43 @@
 /** Interpreters and git of the toolbox. The toolbox daemon in the sandbox serves them. */
 import { Type } from 'typebox';
-import type { Operation } from './platform/operation.ts';
-import { daemonErrors, Path } from './toolbox-parts.ts';
-import { INTERPRETER_SOCKET } from './websocket.ts';
+import type { Operation, WebSocketDescription } from '../platform/operation.ts';
+import { common, daemonErrors, Env, Path, policy } from './shared.ts';
 
-const common = { server: 'toolbox', tag: 'Toolbox', security: 'sandbox' } as const;
+export const InterpreterCode = Type.Object(
+  {
+    code: Type.String(),
+    contextId: Type.Optional(Type.String({ description: 'Default: the context `default`.' })),
+    envs: Type.Optional(Env),
+    timeout: Type.Optional(Type.Number({ default: 600, description: 'Seconds; 0 for none.' })),
+  },
+  { description: 'The only message of the client.' },
+);
+export const InterpreterStdout = Type.Object({ type: Type.Literal('stdout'), text: Type.String() });
+export const InterpreterStderr = Type.Object({ type: Type.Literal('stderr'), text: Type.String() });
+export const InterpreterException = Type.Object({
+  type: Type.Literal('error'),
+  name: Type.String({ description: 'As in `ZeroDivisionError`.' }),
+  value: Type.String(),
+  traceback: Type.String(),
+});
+export const InterpreterControl = Type.Object({
+  type: Type.Literal('control'),
+  text: Type.Enum(['completed', 'interrupted'] as const),
+});
 
-const Environment = Type.Optional(Type.Record(Type.String(), Type.String({ writeOnly: true })));
+export const INTERPRETER_SOCKET: WebSocketDescription = {
+  client: { text: InterpreterCode },
+  server: {
+    text: Type.Union([InterpreterStdout, InterpreterStderr, InterpreterException, InterpreterControl]),
+  },
+  closes: {
+    1000: 'The code has ended.',
+    1008: policy,
+    1011: 'An internal error; the reason says why.',
+    4008: 'The timeout has passed.',
+  },
+};
+
 const Context = Type.Object({
   id: Type.String(),
   cwd: Type.String(),
@@ -55,7 +86,7 @@ export const toolboxCodeOperations = {
       code: Type.String({ minLength: 1 }),
       language: Type.Enum(['python', 'javascript', 'typescript'] as const),
       argv: Type.Optional(Type.Array(Type.String())),
-      envs: Environment,
+      envs: Type.Optional(Env),
       timeout: Type.Optional(
         Type.Number({ minimum: 0, maximum: 86_400, description: 'Seconds; 360 when absent or 0.' }),
       ),

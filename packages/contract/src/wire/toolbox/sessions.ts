@@ -1,10 +1,28 @@
 /** Sessions and terminals of the toolbox. The toolbox daemon in the sandbox serves them. */
 import { Type } from 'typebox';
-import type { Operation } from './platform/operation.ts';
-import { daemonErrors } from './toolbox-parts.ts';
-import { SESSION_LOG_SOCKET, TERMINAL_SOCKET } from './websocket.ts';
+import type { Operation, WebSocketDescription } from '../platform/operation.ts';
+import { common, daemonErrors } from './shared.ts';
 
-const common = { server: 'toolbox', tag: 'Toolbox', security: 'sandbox' } as const;
+export const SESSION_LOG_SOCKET: WebSocketDescription = {
+  when: 'follow=true',
+  client: {},
+  server: { binary: 'The bytes 01 01 01 for standard output or 02 02 02 for standard error, then the data.' },
+  closes: { 1000: 'The command has ended.' },
+};
+
+export const TerminalStatus = Type.Object({
+  type: Type.Literal('control'),
+  status: Type.Enum(['connected', 'error', 'exited'] as const),
+  error: Type.Optional(Type.String({ description: 'With `error`.' })),
+  exitCode: Type.Optional(Type.Integer({ description: 'With `exited`.' })),
+});
+
+export const TERMINAL_SOCKET: WebSocketDescription = {
+  subprotocols: { 'X-Daytona-Pty-Exit-Control': 'The server sends `exited` before it closes.' },
+  client: { binary: 'Input. Text messages are input too.' },
+  server: { text: TerminalStatus, binary: 'Output.' },
+  closes: { 1000: 'The shell has ended; the reason is `{"exitCode": 0, "exitReason"?: "…"}`.' },
+};
 
 const Command = Type.Object({
   id: Type.String(),

@@ -1,11 +1,12 @@
 /**
- * The WebSocket at `{toolbox_proxy_url}/{vm_id}/process/stream`: a command with live streams.
- *
- * The client's first message is a `ProcessStreamStart` as text. After it, binary messages carry data both ways:
- * one byte of channel, then the data. Text messages are the control messages below. The server's last message
- * is `exit` or `error`. When the client disconnects, the command is ended. docs/toolbox.md describes it in full.
- * Keep imports cheap: the CLI loads this file at every start.
+ * Connections to a sandbox beside the operations of its toolbox: URLs, the messages of a command with live streams, and SSH. Keep
+ * imports cheap: the CLI loads this file at every start.
  */
+
+/** Base URL of the toolbox of one sandbox. `base` is the `toolbox_proxy_url` of its region. */
+export function toolboxUrl(base: string, vmId: string): string {
+  return `${base.replace(/\/+$/, '')}/${encodeURIComponent(vmId)}`;
+}
 
 /** First byte of a binary message. */
 export const PROCESS_CHANNEL = { stdin: 0, stdout: 1, stderr: 2 } as const;
@@ -18,7 +19,15 @@ export interface TerminalSize {
   cols: number;
 }
 
-/** Exactly one of `argv` and `command` (run by `/bin/sh -c`). */
+/**
+ * The WebSocket at `{toolbox_proxy_url}/{vm_id}/process/stream`: a command with live streams.
+ *
+ * The client's first message is a `ProcessStreamStart` as text. After it, binary messages carry data both ways:
+ * one byte of channel, then the data. Text messages are the control messages below. The server's last message
+ * is `exit` or `error`. When the client disconnects, the command is ended. docs/toolbox.md describes it in full.
+ *
+ * This is the start; it has exactly one of `argv` and `command` (run by `/bin/sh -c`).
+ */
 export interface ProcessStreamStart {
   type: 'start';
   argv?: string[];
@@ -49,3 +58,20 @@ export type ProcessStreamServerMessage =
   /** A control message failed; the command continues. */
   | { type: 'warning'; error: string }
   | { type: 'error'; status: number; error: string };
+
+/**
+ * Where the SSH gateway of a region is, and the host keys that it shows: `GET {toolbox_proxy_url}/ssh/host-keys` needs no credential
+ * and gives this. `{toolbox_proxy_url}/{vm_id}/ssh` is a WebSocket whose binary messages are the bytes of an SSH connection that
+ * needs no further credential.
+ */
+export interface SshHostKeys {
+  host: string;
+  port: number;
+  /** As in `known_hosts` after the host: `ssh-ed25519 AAAA…`. */
+  host_keys: readonly string[];
+}
+
+/** Path below `toolbox_proxy_url`. */
+export const SSH_HOST_KEYS_PATH = '/ssh/host-keys';
+/** Path below the toolbox URL of a sandbox. */
+export const SSH_WEBSOCKET_PATH = '/ssh';

@@ -1,16 +1,108 @@
-/** Operations of the toolbox on many files, and facts about a sandbox. The toolbox daemon in the sandbox serves them. */
-import { Type } from 'typebox';
-import type { Operation } from './platform/operation.ts';
-import { daemonErrors, full, Path } from './toolbox-parts.ts';
+/** Files of a sandbox, and facts about it. The gateway serves the operations on one file, the toolbox daemon in the sandbox those on many. */
+import { Type, type Static } from 'typebox';
+import type { Operation } from '../platform/operation.ts';
+import { common, daemonErrors, errors, full, invalid, Path, PathQuery, WriteQuery } from './shared.ts';
+
+export const FileInfo = Type.Object({
+  name: Type.String(),
+  isDir: Type.Boolean(),
+  size: Type.Integer({ description: 'Bytes.' }),
+  modifiedAt: Type.String({ format: 'date-time', description: 'RFC 3339.' }),
+  modTime: Type.String({ format: 'date-time', description: 'The same; an older name.' }),
+  mode: Type.String({ description: 'As in `-rw-r--r--`.' }),
+  permissions: Type.String({ description: 'Octal, as in `0644`.' }),
+  owner: Type.String({ description: 'Numeric.' }),
+  group: Type.String({ description: 'Numeric.' }),
+  type: Type.Enum(['file', 'directory', 'symlink', 'fifo', 'socket', 'device', 'other'] as const),
+  link: Type.Optional(Type.String({ description: 'Target of a symbolic link.' })),
+});
+export type FileInfo = Static<typeof FileInfo>;
 
 const Pattern = Type.String({
   description: 'A regular expression (RE2); literal text where it is not a valid one.',
 });
 const Folder = Type.Object({ dir: Type.String() });
 
-const common = { server: 'toolbox', tag: 'Toolbox', security: 'sandbox' } as const;
-
 export const toolboxFileOperations = {
+  uploadFile: {
+    ...common,
+    method: 'POST',
+    path: '/files/upload',
+    summary: 'Write a file',
+    description:
+      'Atomic: the file appears whole or not at all. It keeps the mode and owner of the file it replaces. ' +
+      '`multipart/form-data` with a field `file` is accepted too.',
+    query: WriteQuery,
+    consumes: ['application/octet-stream'],
+    body: Type.Unknown(),
+    success: {
+      status: 200,
+      response: {
+        description: 'Written.',
+        schema: Type.Object({ path: Type.String(), bytes: Type.Integer() }),
+      },
+    },
+    errors: { ...invalid, ...errors, ...full },
+  },
+  downloadFile: {
+    ...common,
+    method: 'GET',
+    path: '/files/download',
+    summary: 'Read a file',
+    description: 'A `Range` header with one range of bytes gives 206 with these bytes.',
+    query: PathQuery,
+    success: {
+      status: 200,
+      response: { description: 'Its bytes.', schema: Type.String(), contentType: 'application/octet-stream' },
+    },
+    errors: { ...invalid, ...errors, 416: 'No byte of the file is in the range.' },
+  },
+  listFiles: {
+    ...common,
+    method: 'GET',
+    path: '/files',
+    summary: 'List a folder',
+    description: 'At most 10000 entries; beyond that the header `x-releap-truncated: true` is set.',
+    query: Type.Object({ path: Type.Optional(Path) }),
+    success: { status: 200, response: { description: 'Its entries.', schema: Type.Array(FileInfo) } },
+    errors: { ...invalid, ...errors },
+  },
+  getFileInfo: {
+    ...common,
+    method: 'GET',
+    path: '/files/info',
+    summary: 'Describe a file or folder',
+    description: 'Does not follow a symbolic link.',
+    query: PathQuery,
+    success: { status: 200, response: { description: 'The description.', schema: FileInfo } },
+    errors: { ...invalid, ...errors },
+  },
+  createFolder: {
+    ...common,
+    method: 'POST',
+    path: '/files/folder',
+    summary: 'Create a folder and its parents',
+    query: WriteQuery,
+    success: {
+      status: 201,
+      response: { description: 'Created.', schema: Type.Object({ path: Type.String() }) },
+    },
+    errors: { ...invalid, ...errors, ...full },
+  },
+  deleteFile: {
+    ...common,
+    method: 'DELETE',
+    path: '/files',
+    summary: 'Delete a file or folder',
+    query: Type.Object({
+      path: Path,
+      recursive: Type.Optional(
+        Type.Boolean({ default: false, description: 'Required for a folder that is not empty.' }),
+      ),
+    }),
+    success: { status: 204, response: { description: 'Deleted.' } },
+    errors: { ...invalid, ...errors },
+  },
   uploadFiles: {
     ...common,
     method: 'POST',
