@@ -22,7 +22,7 @@ import {
 } from './wire/platform/operation.ts';
 import { operationErrors } from './wire/platform/operation-errors.ts';
 import { listOperations, resources } from './wire/operations.ts';
-import { operatorResource } from './wire/operator-operations.ts';
+import { operatorResource } from './wire/operator.ts';
 import type { OpenApiPlane } from './wire/edge/service.ts';
 import { GatewayErrorBody } from './wire/toolbox/shared.ts';
 

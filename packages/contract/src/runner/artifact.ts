@@ -1,9 +1,9 @@
 /**
  * The kind `artifact`: an image or a disk snapshot on one host, and its copy in the deployment's store. The id is that of
- * the location: one artifact on one host. Content is transferred by HTTP (`internal-operations.ts`).
+ * the location: one artifact on one host. Content is transferred by HTTP (`wire/internal/artifacts.ts`).
  */
 import { Type, type Static } from 'typebox';
-import { ArtifactPart, ARTIFACT_PARTS_MAX } from '../wire/internal.ts';
+import { ArtifactPart, ARTIFACT_PARTS_MAX } from '../wire/internal/artifacts.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
 import { text, Uuid } from '../wire/platform/fields.ts';
 

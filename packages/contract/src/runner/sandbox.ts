@@ -1,7 +1,7 @@
 /** The kind `sandbox`: one micro-VM with its disk and, while it is paused, its memory. */
 import { Type, type Static } from 'typebox';
-import { CertificatePem } from '../wire/internal-secrets.ts';
-import { GuestStore } from '../wire/internal-stores.ts';
+import { CertificatePem } from '../wire/internal/runner.ts';
+import { GuestStore } from '../wire/internal/credentials.ts';
 import { LIMITS } from '../wire/platform/limits.ts';
 import { PortMapRecord, PortProto, SandboxMode } from '../wire/compute/sandbox-record.ts';
 import { assignmentOf, reportOf } from './envelope.ts';

@@ -1,9 +1,9 @@
 /**
  * The kind `volume`: a host's copy of a volume. The id is the volume's; each host has its own generations. Content is transferred
- * by HTTP (`wire/internal-volumes.ts`).
+ * by HTTP (`wire/internal/volumes.ts`).
  */
 import { Type, type Static } from 'typebox';
-import { VolumeHead } from '../wire/internal-volumes.ts';
+import { VolumeHead } from '../wire/internal/volumes.ts';
 import { LIMITS } from '../wire/platform/limits.ts';
 import { assignmentOf, reportOf } from './envelope.ts';
 import { Count, text, Uuid } from '../wire/platform/fields.ts';

@@ -35,7 +35,7 @@ export interface ProcessEvents {
   onEnd: (end: ProcessEnd | Error) => void;
 }
 
-/** A process in a sandbox, over the toolbox's stream at the runner (`process-stream.ts` in the contract). */
+/** A process in a sandbox, over the toolbox's stream at the runner (`wire/toolbox/connection.ts` in the contract). */
 export class GuestProcess {
   readonly #socket: WebSocket;
   readonly #events: ProcessEvents;

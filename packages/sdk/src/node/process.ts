@@ -1,4 +1,4 @@
-/** Runs a command in a sandbox with its streams, over the toolbox's web socket (see process-stream.ts of the contract). */
+/** Runs a command in a sandbox with its streams, over the toolbox's web socket (see wire/toolbox/connection.ts of the contract). */
 import {
   PROCESS_CHANNEL,
   PROCESS_STREAM_CHUNK_BYTES,

@@ -1,6 +1,7 @@
 /** Invocations that gateways serve and have served: `POST`, with the credential of the gateways. */
 import { Type, type Static } from 'typebox';
-import { Uuid } from './platform/fields.ts';
+import { Uuid } from '../platform/fields.ts';
+import type { Operation } from '../platform/operation.ts';
 
 export const INVOCATIONS_PATH = '/internal/functions/invocations';
 export const RUNNING_INVOCATIONS_PATH = '/internal/functions/invocations/running';
@@ -56,3 +57,29 @@ export const ReportRunningInvocationsRequest = Type.Object({
   invocations: Type.Array(RunningInvocation, { minItems: 1, maxItems: INVOCATIONS_BATCH_MAX }),
 });
 export type ReportRunningInvocationsRequest = Static<typeof ReportRunningInvocationsRequest>;
+
+export const internalGatewayOperations = {
+  recordInvocations: {
+    method: 'POST',
+    path: INVOCATIONS_PATH,
+    tag: 'Gateway',
+    summary: 'Record invocations that a gateway has served',
+    description:
+      'May be repeated: each is stored and charged once. Those of a deleted function are not stored.',
+    security: 'gateway',
+    body: RecordInvocationsRequest,
+    success: { status: 204, response: { description: 'Recorded.' } },
+    errors: { 400: 'An invocation cannot be stored.' },
+  },
+  reportRunningInvocations: {
+    method: 'POST',
+    path: RUNNING_INVOCATIONS_PATH,
+    tag: 'Gateway',
+    summary: 'Report invocations that run on a gateway',
+    description: 'Charges their time so far. May be repeated: each part of it is charged once.',
+    security: 'gateway',
+    body: ReportRunningInvocationsRequest,
+    success: { status: 204, response: { description: 'Charged.' } },
+    errors: {},
+  },
+} as const satisfies Record<string, Operation>;

@@ -3,12 +3,10 @@
  * `volume` of the runner protocol).
  */
 import { Type, type Static } from 'typebox';
-import { Uuid } from './platform/fields.ts';
-import { BlobDigest } from './internal.ts';
-import { BOUNDS, LIMITS } from './platform/limits.ts';
-
-const Bytes = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
-const Number32 = Type.Integer({ minimum: 0, maximum: BOUNDS.int32 });
+import { Count, Large, Uuid } from '../platform/fields.ts';
+import { BOUNDS, LIMITS } from '../platform/limits.ts';
+import type { Operation } from '../platform/operation.ts';
+import { BlobDigest, MissingBlobsResponse } from './artifacts.ts';
 
 /** The newest commit of a volume. */
 export const VolumeHead = Type.Object({
@@ -17,7 +15,7 @@ export const VolumeHead = Type.Object({
   /** The blob that describes the whole tree. */
   root: BlobDigest,
   /** Of that blob. */
-  bytes: Bytes,
+  bytes: Large,
 });
 export type VolumeHead = Static<typeof VolumeHead>;
 
@@ -26,7 +24,7 @@ export const RUNNER_VOLUME_PATH = '/internal/volumes/:id';
 export const RunnerVolumeParams = Type.Object({ id: Uuid });
 export const RunnerVolumeQuery = Type.Object({
   /** The counter of requests to commit that other hosts must have fulfilled; absent for none. */
-  commit: Type.Optional(Number32),
+  commit: Type.Optional(Count),
 });
 
 /** A volume as a host needs it. */
@@ -37,7 +35,7 @@ export const RunnerVolume = Type.Object({
   /** Null: nothing was ever committed, and the volume is empty. */
   head: Type.Union([VolumeHead, Type.Null()]),
   /** Counter of requests to commit; see `VolumeSpec`. */
-  commit: Number32,
+  commit: Count,
   /**
    * Another host has what it has not committed for the request of the query. It has been told to; ask again until this is
    * false, or for as long as the start may wait. Hosts that are lost do not count.
@@ -83,30 +81,88 @@ export const VOLUME_COMMIT_REASONS = ['background', 'detach', 'request', 'merge'
 export const COMMIT_VOLUME_PATH = '/internal/volumes/:id/commits';
 export const VolumeCommitRequest = Type.Object({
   /** Number of the manifest that it changes; 0 for the first. */
-  parent: Number32,
+  parent: Count,
   /** Root of the parent: after a restore of the database its number may be that of another manifest. */
   parent_root: Type.Optional(BlobDigest),
-  root: Type.Object({ digest: BlobDigest, bytes: Bytes }),
+  root: Type.Object({ digest: BlobDigest, bytes: Large }),
   /** Packs that the parent does not name. All of them, and the root, are in the store. */
-  blobs: Type.Array(Type.Object({ digest: BlobDigest, bytes: Bytes }), {
+  blobs: Type.Array(Type.Object({ digest: BlobDigest, bytes: Large }), {
     maxItems: VOLUME_COMMIT_BLOBS_MAX,
   }),
   /** Packs of the parent that the root no longer names. */
   dropped: Type.Array(BlobDigest, { maxItems: VOLUME_COMMIT_BLOBS_MAX }),
   /** How many packs the root names in total. */
-  packs: Number32,
+  packs: Count,
   /** Sum of the sizes of its files. */
-  used_bytes: Bytes,
-  files: Bytes,
+  used_bytes: Large,
+  files: Large,
   reason: Type.Enum(VOLUME_COMMIT_REASONS),
   conflicts: Type.Array(MergeConflict, { maxItems: VOLUME_COMMIT_CONFLICTS_MAX }),
 });
 export type VolumeCommitRequest = Static<typeof VolumeCommitRequest>;
 
 /** Repeated with the same parent and root, a commit gets the same answer. */
-export const VolumeCommitted = Type.Object({ number: Number32, manifest_id: Uuid });
+export const VolumeCommitted = Type.Object({ number: Count, manifest_id: Uuid });
 export type VolumeCommitted = Static<typeof VolumeCommitted>;
 
 /** 409: another commit came first, or a client restored an older one. The runner merges `head`, and tries again. */
 export const VolumeMoved = Type.Object({ error: Type.String(), head: Type.Union([VolumeHead, Type.Null()]) });
 export type VolumeMoved = Static<typeof VolumeMoved>;
+
+const noCopy = 'This runner has no copy of the volume.';
+
+export const internalVolumeOperations = {
+  getRunnerVolume: {
+    method: 'GET',
+    path: RUNNER_VOLUME_PATH,
+    tag: 'Runner',
+    summary: 'Read the newest commit of a volume, and whether other hosts have committed',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    query: RunnerVolumeQuery,
+    success: { status: 200, response: { description: 'The volume.', schema: RunnerVolume } },
+    errors: { 404: noCopy },
+  },
+  openRunnerVolume: {
+    method: 'POST',
+    path: OPEN_VOLUME_PATH,
+    tag: 'Runner',
+    summary: 'Tell other hosts to commit a volume that this one is about to mount',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    success: { status: 200, response: { description: 'The volume.', schema: RunnerVolume } },
+    errors: { 404: `${noCopy} Or it was deleted.` },
+  },
+  listMissingVolumeBlobs: {
+    method: 'POST',
+    path: MISSING_VOLUME_BLOBS_PATH,
+    tag: 'Runner',
+    summary: 'List the blobs of a volume that this runner must upload',
+    description:
+      'A blob that the store has is listed too, unless this runner or a commit of the volume has proven to have it.',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    body: MissingVolumeBlobsRequest,
+    success: {
+      status: 200,
+      response: { description: 'What must be uploaded.', schema: MissingBlobsResponse },
+    },
+    errors: { 404: `${noCopy} Or it was deleted.` },
+  },
+  storeVolumeCommit: {
+    method: 'POST',
+    path: COMMIT_VOLUME_PATH,
+    tag: 'Runner',
+    summary: 'Make a tree the newest commit of a volume',
+    description: 'Only if the newest one is still `parent`. A repeated request gets the same response.',
+    security: 'runner',
+    params: RunnerVolumeParams,
+    body: VolumeCommitRequest,
+    success: { status: 200, response: { description: 'Committed.', schema: VolumeCommitted } },
+    errors: {
+      400: 'A blob is not in the store, or was not uploaded by this runner; or the packs do not add up.',
+      404: `${noCopy} Or it was deleted.`,
+      409: 'Another commit is the newest: `head` names it.',
+    },
+  },
+} as const satisfies Record<string, Operation>;
