@@ -4,7 +4,7 @@
  * schemas. Pure.
  */
 import type { TSchema } from 'typebox';
-import type { SchemaNode } from './rules/describe-schema.ts';
+import type { SchemaNode } from './rules/http/describe-schema.ts';
 
 export type Json = Record<string, unknown>;
 

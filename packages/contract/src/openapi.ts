@@ -6,7 +6,7 @@ import { Type, type TSchema } from 'typebox';
 import { compatOperations } from './compat/operations.ts';
 import { compatSchemas, CompatError } from './compat/schemas.ts';
 import { type Json, SchemaWriter } from './openapi-schema.ts';
-import type { SchemaNode } from './rules/describe-schema.ts';
+import type { SchemaNode } from './rules/http/describe-schema.ts';
 import {
   codesOf,
   ErrorBody,

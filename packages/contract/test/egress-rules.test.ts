@@ -1,14 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
-import { parseIpv4 } from '../src/rules/cidr.ts';
+import { parseIpv4 } from '../src/rules/network/cidr.ts';
 import {
   cidrs,
   judgeAnswer,
   NEVER_REACHABLE,
   normalizeName,
   parseEgress,
-} from '../src/rules/egress-rules.ts';
+} from '../src/rules/network/egress-rules.ts';
 
 const label = fc.stringMatching(/^[a-z0-9_]([a-z0-9_-]{0,18}[a-z0-9_])?$/);
 const name = fc.array(label, { minLength: 1, maxLength: 5 }).map((labels) => `${labels.join('.')}.example`);

@@ -7,7 +7,7 @@ import {
   ImageReferenceError,
   normalizeRegistryHost,
   parseImageReference,
-} from '../src/rules/image-reference.ts';
+} from '../src/rules/resources/image-reference.ts';
 
 const DIGEST = `sha256:${'0123456789abcdef'.repeat(4)}`;
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { RateLimit } from '../src/rules/rate-limit.ts';
+import { RateLimit } from '../src/rules/fair-share.ts';
 
 test('a rate limit gives its burst at once and its rate from then on', () => {
   let now = 0;

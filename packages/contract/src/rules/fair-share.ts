@@ -1,11 +1,12 @@
+/** How owners share what is limited: a number of places, and a rate. */
+
 /**
  * How owners (organizations) share a fixed number of places. One rule for all that is shared: an owner may have at most `share`
  * times as many places as are free (dynamic thresholds, Choudhury and Hahne 1998). With a share of 1 an owner that is alone gets
  * half of the places, two busy ones a third each, and the last free place goes only to an owner that has none: nobody who floods
  * takes it from a newcomer.
+ * @returns whether an owner that has `own` places may have another one while so many are free
  */
-
-/** @returns whether an owner that has `own` places may have another one while so many are free */
 export function hasShare(own: number, free: number, share = 1): boolean {
   return free > 0 && (own === 0 || own < share * free);
 }
@@ -70,5 +71,33 @@ export class FairShare<Owner> {
   clear(): void {
     this.#held.clear();
     this.#total = 0;
+  }
+}
+
+/** A token bucket that says no. */
+export class RateLimit {
+  readonly #perSecond: number;
+  readonly #burst: number;
+  readonly #now: () => number;
+  #tokens: number;
+  #filledAt: number;
+
+  /** @param now milliseconds on a monotonic clock */
+  constructor(options: { perSecond: number; burst: number }, now: () => number = () => performance.now()) {
+    this.#perSecond = options.perSecond;
+    this.#burst = options.burst;
+    this.#now = now;
+    this.#tokens = options.burst;
+    this.#filledAt = now();
+  }
+
+  /** @returns false when there is none left */
+  take(): boolean {
+    const now = this.#now();
+    this.#tokens = Math.min(this.#burst, this.#tokens + ((now - this.#filledAt) / 1000) * this.#perSecond);
+    this.#filledAt = now;
+    if (this.#tokens < 1) return false;
+    this.#tokens -= 1;
+    return true;
   }
 }

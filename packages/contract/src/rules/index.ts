@@ -1,29 +1,19 @@
-/** Resolution and validation of requests beyond their schemas. May use Node APIs. */
-export * from './cursor.ts';
-export * from './discard-body.ts';
-export * from './domain-name.ts';
-export * from './egress.ts';
-export * from './end-to-end-headers.ts';
-export * from './environment.ts';
+/**
+ * Resolution and validation of requests beyond their schemas, by what they are about: HTTP, the network, resources. May use Node APIs.
+ */
 export * from './errors.ts';
 export * from './fair-share.ts';
-export * from './fastify-schema.ts';
-export * from './function.ts';
+export * from './http/describe-schema.ts';
+export * from './http/messages.ts';
+export * from './http/paging.ts';
+export * from './http/validation.ts';
 export * from './ids.ts';
-export * from './image.ts';
-export * from './image-reference.ts';
-export * from './image-source.ts';
-export * from './mount-path.ts';
-export * from './names.ts';
-export * from './object-store.ts';
-export * from './unsupported.ts';
-export * from './paging.ts';
-export * from './quote.ts';
-export * from './registry-credential.ts';
-export * from './request-id.ts';
-export * from './sandbox-resources.ts';
-export * from './describe-schema.ts';
-export * from './secret.ts';
-export * from './snapshot.ts';
-export * from './validation.ts';
-export * from './volume.ts';
+export * from './network/egress.ts';
+export * from './resources/function.ts';
+export * from './resources/image-reference.ts';
+export * from './resources/image.ts';
+export * from './resources/names.ts';
+export * from './resources/object-store.ts';
+export * from './resources/sandbox.ts';
+export * from './resources/secret.ts';
+export * from './resources/volume.ts';

@@ -1,7 +1,6 @@
-/** Display names of organizations and projects, and e-mail addresses of invitations. */
-import { EMAIL_CHARS, NAME_CHARS } from '../wire/platform/limits.ts';
-import { badRequest } from './errors.ts';
-import { quote } from './quote.ts';
+/** Display names of organizations and projects, e-mail addresses of invitations, and environment variables. Pure. */
+import { BOUNDS, EMAIL_CHARS, LIMITS, NAME_CHARS } from '../../wire/platform/limits.ts';
+import { badRequest, quote } from '../errors.ts';
 
 /** Bound on raw text: longer text is not even normalised. */
 const RAW_CHARS = 4 * NAME_CHARS;
@@ -46,4 +45,36 @@ export function readEmail(text: string): string | null {
 /** The case-insensitive key of an address. */
 export function emailKey(email: string): string {
   return email.normalize('NFC').toLowerCase();
+}
+
+const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
+
+export function isEnvName(text: string): boolean {
+  return text.length <= BOUNDS.envNameChars && ENV_NAME.test(text);
+}
+
+/**
+ * A copy whose every name is an own property, `__proto__` included. Throws a 400 that names the variable and
+ * never shows its value.
+ */
+export function checkEnv(env: Readonly<Record<string, string>>, field = 'env'): Record<string, string> {
+  const entries = Object.entries(env);
+  let total = 0;
+  for (const [name, value] of entries) {
+    if (!isEnvName(name))
+      throw badRequest(
+        `${field} name ${quote(name)} is not valid: names match [A-Za-z_][A-Za-z0-9_]* and have at most ${BOUNDS.envNameChars} characters`,
+      );
+    const bytes = Buffer.byteLength(value, 'utf8');
+    if (bytes > LIMITS.envValueBytes)
+      throw badRequest(
+        `${field}.${name} has ${bytes} bytes; at most ${LIMITS.envValueBytes} (64 KiB) are allowed`,
+      );
+    total += name.length + bytes;
+  }
+  if (total > BOUNDS.envTotalBytes)
+    throw badRequest(
+      `${field} has ${total} bytes in all; at most ${BOUNDS.envTotalBytes} (1 MiB) are allowed`,
+    );
+  return Object.fromEntries(entries);
 }

@@ -4,10 +4,11 @@
  * same list is a 400.
  */
 import { createHash } from 'node:crypto';
-import { isUuid } from '../wire/platform/ids.ts';
-import type { CursorKind } from '../wire/platform/paging.ts';
-import { badRequest } from './errors.ts';
-import { quote } from './quote.ts';
+import { isUuid } from '../../wire/platform/ids.ts';
+import { DEFAULTS, LIMITS } from '../../wire/platform/limits.ts';
+import type { CursorKind } from '../../wire/platform/paging.ts';
+import { LEDGER_LIMITS } from '../../wire/tenancy/credits.ts';
+import { badRequest, quote } from '../errors.ts';
 
 export interface CursorPosition {
   /** RFC 3339 in UTC with microseconds, as in `2026-01-02T03:04:05.000006Z`. */
@@ -129,4 +130,23 @@ function fromMicros(micros: bigint): string {
   const seconds = (micros - fraction) / 1_000_000n;
   const whole = new Date(Number(seconds) * 1000).toISOString().slice(0, 19);
   return `${whole}.${String(fraction).padStart(6, '0')}Z`;
+}
+
+/** Items per page. */
+export function clampLimit(limit: number | undefined, max: number = LIMITS.pageMax): number {
+  return clamp(limit ?? DEFAULTS.pageSize, LIMITS.pageMin, max);
+}
+
+/** Longest wait of a long poll, in milliseconds. */
+export function clampTimeout(timeoutMs: number | undefined): number {
+  return clamp(timeoutMs ?? DEFAULTS.waitMs, LIMITS.waitMsMin, LIMITS.waitMsMax);
+}
+
+/** Ledger entries to return. */
+export function clampLedgerLimit(limit: number | undefined): number {
+  return clamp(limit ?? LEDGER_LIMITS.default, LEDGER_LIMITS.min, LEDGER_LIMITS.max);
+}
+
+function clamp(value: number, min: number, max: number): number {
+  return Math.min(max, Math.max(min, value));
 }

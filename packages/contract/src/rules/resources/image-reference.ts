@@ -3,7 +3,7 @@
  * The grammar is the `distribution` reference grammar that Docker and other tools share, restricted to
  * sha256 digests. Pure: no I/O, linear time, bounded input.
  */
-import { quote } from './quote.ts';
+import { quote } from '../errors.ts';
 
 /** Longest reference accepted, in characters: a 255 character name, a 128 character tag and a digest fit. */
 export const IMAGE_REFERENCE_MAX_LENGTH = 512;

@@ -1,8 +1,33 @@
-/** Entries of an egress allow-list: parsed strictly to a canonical form. Pure. */
+/** Entries of an egress allow-list, domains among them: parsed strictly to a canonical form. Pure. */
 import { isIPv4, isIPv6 } from 'node:net';
-import { formatDomainPattern, parseDomainPattern } from './domain-name.ts';
-import { badRequest } from './errors.ts';
-import { quote } from './quote.ts';
+import { badRequest, quote } from '../errors.ts';
+
+export interface DomainPattern {
+  /** Lower case, without a final dot. */
+  domain: string;
+  /** It matches every name below `domain`, and not `domain` itself. */
+  wildcard: boolean;
+}
+
+const LABEL = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/;
+/** RFC 1035 §2.3.4, without the final dot. */
+const DOMAIN_CHARS = 253;
+
+/** Reads `example.com` or `*.example.com`; null for everything else: addresses, schemes, paths, ports, a bare `*`. */
+export function parseDomainPattern(text: string): DomainPattern | null {
+  const wildcard = text.startsWith('*.');
+  const domain = (wildcard ? text.slice(2) : text).toLowerCase().replace(/\.$/, '');
+  if (domain.length > DOMAIN_CHARS) return null;
+  const labels = domain.split('.');
+  // A last label of digits only is a mistyped address; no such top level domain exists.
+  if (!labels.every((label) => LABEL.test(label)) || /^\d+$/.test(labels.at(-1) ?? '')) return null;
+  return { domain, wildcard };
+}
+
+/** The canonical pattern. */
+export function formatDomainPattern({ domain, wildcard }: DomainPattern): string {
+  return wildcard ? `*.${domain}` : domain;
+}
 
 export type EgressEntry =
   | { type: 'address'; address: string }

@@ -1,9 +1,8 @@
 /** Resolves the create of an object store. Pure. */
-import { BOUNDS, LIMITS } from '../wire/platform/limits.ts';
-import { OBJECT_STORE_NAME_FORM, type ObjectStoreCreateRequest } from '../wire/storage/object-store.ts';
-import { SECRET_NAME_FORM } from '../wire/storage/secret.ts';
-import { badRequest, notFound } from './errors.ts';
-import { quote } from './quote.ts';
+import { BOUNDS, LIMITS } from '../../wire/platform/limits.ts';
+import { OBJECT_STORE_NAME_FORM, type ObjectStoreCreateRequest } from '../../wire/storage/object-store.ts';
+import { SECRET_NAME_FORM } from '../../wire/storage/secret.ts';
+import { badRequest, notFound, quote } from '../errors.ts';
 import { isSecretName } from './secret.ts';
 
 /** A create after every rule that needs no lookup. */

@@ -11,8 +11,8 @@
 import { IsUnknown, type Static, type TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
 import { Errors } from 'typebox/value';
-import { ApiError, badRequest } from './errors.ts';
-import { quote } from './quote.ts';
+import type { Operation } from '../../wire/platform/operation.ts';
+import { ApiError, badRequest, quote } from '../errors.ts';
 import { describeSchema, type SchemaNode } from './describe-schema.ts';
 
 export type RequestPart = 'body' | 'query' | 'params' | 'headers';
@@ -263,4 +263,24 @@ function shape(value: unknown): string {
   if (value === null) return 'null';
   if (Array.isArray(value)) return 'an array';
   return typeof value === 'object' ? 'an object' : `a ${typeof value}`;
+}
+
+export interface FastifySchema {
+  params?: TSchema;
+  querystring?: TSchema;
+  body?: TSchema;
+  response?: Record<number, TSchema>;
+}
+
+/** The `schema` of a Fastify route. Only JSON responses have one, so that text is not serialized. */
+export function fastifySchema(operation: Operation): FastifySchema {
+  const { status, response } = operation.success;
+  return {
+    ...(operation.params ? { params: operation.params } : {}),
+    ...(operation.query ? { querystring: operation.query } : {}),
+    ...(operation.body ? { body: operation.body } : {}),
+    ...(response.schema && response.contentType === undefined
+      ? { response: { [status]: response.schema } }
+      : {}),
+  };
 }

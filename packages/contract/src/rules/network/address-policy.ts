@@ -3,8 +3,7 @@
  * this, they could make the host send requests to its own services and its private networks. Names are resolved by the caller.
  */
 import type { lookup as dnsLookup, LookupAddress } from 'node:dns';
-import { BlockList, isIP, isIPv4 } from 'node:net';
-import type { LookupFunction } from 'node:net';
+import { BlockList, isIP, isIPv4, type LookupFunction } from 'node:net';
 import { formatCidr, parseCidr } from './cidr.ts';
 import { NEVER_REACHABLE, PRIVATE_RANGES } from './egress-rules.ts';
 

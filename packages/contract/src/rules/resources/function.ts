@@ -1,20 +1,23 @@
 /** Resolves the deploy of a function. Pure. */
 import { Type } from 'typebox';
 import {
-  FunctionForm,
-  FunctionFormConfig,
   type FunctionActivation,
   type FunctionDeployRequest,
+  FunctionForm,
+  FunctionFormConfig,
   type FunctionSnapshotKind,
-} from '../wire/functions/deploy.ts';
-import type { ImageSource } from '../wire/storage/image.ts';
-import { BOUNDS, FUNCTION_DEFAULTS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
-import { checkEnv } from './environment.ts';
-import { badRequest } from './errors.ts';
-import { checkDockerfilePath } from './image.ts';
-import { parseImageSource } from './image-source.ts';
-import { quote } from './quote.ts';
-import { validate } from './validation.ts';
+} from '../../wire/functions/deploy.ts';
+import {
+  BOUNDS,
+  FUNCTION_DEFAULTS,
+  PLATFORM_LIMITS,
+  type PlatformLimits,
+} from '../../wire/platform/limits.ts';
+import type { ImageSource } from '../../wire/storage/image.ts';
+import { badRequest, quote } from '../errors.ts';
+import { validate } from '../http/validation.ts';
+import { checkDockerfilePath, parseImageSource } from './image.ts';
+import { checkEnv } from './names.ts';
 
 /** The variable in which a handler finds the port that it listens on. */
 export const FUNCTION_PORT_VARIABLE = 'RLP_FN_PORT';

@@ -1,17 +1,23 @@
 /**
- * Resolves the resources of a create: defaults, clamps, caps and every rule that needs no lookup. Pure. The control
- * plane looks up the rest (names of images, regions, credits).
+ * Resolves the creates of sandboxes and snapshots: defaults, clamps, caps and every rule that needs no lookup. Pure. The
+ * control plane looks up the rest (names of images, regions, credits).
  */
-import type { ImageSource } from '../wire/storage/image.ts';
-import { DEFAULTS, LIMITS, PLATFORM_LIMITS, type PlatformLimits } from '../wire/platform/limits.ts';
-import type { CpuArch, PortProto, SandboxMode } from '../wire/compute/sandbox-record.ts';
-import type { SandboxCreateRequest } from '../wire/compute/sandbox-create.ts';
-import { formatEgressEntry, parseEgressEntry } from './egress.ts';
-import { checkEnv, isEnvName } from './environment.ts';
-import { badRequest } from './errors.ts';
-import { parseImageSource } from './image-source.ts';
-import { checkMountPath, checkMountPathsApart, checkMountPathsDiffer, checkSubpath } from './mount-path.ts';
-import { quote } from './quote.ts';
+import type { RunnerFacts } from '../../runner/hello.ts';
+import type { SandboxCreateRequest } from '../../wire/compute/sandbox-create.ts';
+import type { CpuArch, PortProto, SandboxMode } from '../../wire/compute/sandbox-record.ts';
+import {
+  BOUNDS,
+  DEFAULTS,
+  LIMITS,
+  PLATFORM_LIMITS,
+  type PlatformLimits,
+  RESERVED_MOUNT_PATHS,
+} from '../../wire/platform/limits.ts';
+import type { ImageSource } from '../../wire/storage/image.ts';
+import { badRequest, notFound, quote } from '../errors.ts';
+import { formatEgressEntry, parseEgressEntry } from '../network/egress.ts';
+import { parseImageSource } from './image.ts';
+import { checkEnv, isEnvName } from './names.ts';
 
 export interface Resources {
   mode: SandboxMode;
@@ -192,4 +198,103 @@ function resolveEgress(policy: SandboxCreateRequest['egress_policy']): ResolvedS
     formatEgressEntry(parseEgressEntry(text, `egress_policy.allow[${index}]`)),
   );
   return { enabled: policy.enabled, allow: [...new Set(entries)] };
+}
+
+/** Refuses fields that this version does not support yet. Throws a 400 that names the field. */
+export function rejectUnsupported(sandbox: ResolvedSandbox): void {
+  const asked: [string, boolean][] = [
+    ['cpu_type', sandbox.cpu_type !== null],
+    ['network_class', sandbox.network_class !== null],
+    ['disk_class', sandbox.disk_class !== null],
+  ];
+  for (const [field, used] of asked) {
+    if (used) throw badRequest(`${field} is not available yet in this version: leave it out`);
+  }
+}
+
+/**
+ * The path without doubled or final slashes. Throws a 400 naming `field` on a path that is relative, contains `..`,
+ * or would hide what the guest needs (a reserved path or anything below one; of `/` only the root itself).
+ */
+export function checkMountPath(path: string, field: string): string {
+  const refuse = (why: string): Error => badRequest(`${field} ${quote(path)} is not usable: ${why}`);
+  if (!path.startsWith('/')) throw refuse('it must be absolute');
+  if (path.length > BOUNDS.mountPathChars)
+    throw refuse(`it has more than ${BOUNDS.mountPathChars} characters`);
+  // oxlint-disable-next-line no-control-regex -- it searches for control characters
+  if (/[\u0000-\u001f\u007f]/.test(path)) throw refuse('it must not have control characters');
+  const parts = path.split('/').filter((part) => part !== '' && part !== '.');
+  if (parts.includes('..')) throw refuse('it must not have ..');
+  const clean = `/${parts.join('/')}`;
+  for (const reserved of RESERVED_MOUNT_PATHS) {
+    if (clean === reserved || (reserved !== '/' && clean.startsWith(`${reserved}/`)))
+      throw refuse(`${reserved} is reserved`);
+  }
+  return clean;
+}
+
+/** Throws a 400 when two mounts have the same path. */
+export function checkMountPathsDiffer(paths: readonly string[]): void {
+  const seen = new Set<string>();
+  for (const path of paths) {
+    if (seen.has(path))
+      throw badRequest(`mount_path ${quote(path)} is used twice: give each mount another path`);
+    seen.add(path);
+  }
+}
+
+/** Throws a 400 when one path is below another: each mount is served by another process, which may not respond. */
+export function checkMountPathsApart(paths: readonly string[]): void {
+  for (const path of paths) {
+    const inside = paths.find((other) => other.startsWith(`${path}/`));
+    if (inside !== undefined)
+      throw badRequest(
+        `mount_path ${quote(inside)} is below mount_path ${quote(path)}, another mount: choose another path`,
+      );
+  }
+}
+
+/** Longest name of one folder, in bytes: NAME_MAX of Linux. */
+const NAME_BYTES = 255;
+
+/**
+ * The path below the root of a volume, without doubled, leading or final slashes; null for the whole volume. Throws a 400 naming
+ * `field`. Whether a link in the volume leads elsewhere is checked by the host that mounts it.
+ */
+export function checkSubpath(path: string | undefined, field: string): string | null {
+  const refuse = (why: string): Error => badRequest(`${field} ${quote(path)} is not usable: ${why}`);
+  const parts = (path ?? '').split('/').filter((part) => part !== '' && part !== '.');
+  if (parts.includes('..')) throw refuse('it must not have ..');
+  const clean = parts.join('/');
+  if (clean.length > BOUNDS.mountPathChars)
+    throw refuse(`it has more than ${BOUNDS.mountPathChars} characters`);
+  // oxlint-disable-next-line no-control-regex -- it searches for control characters
+  if (/[\u0000-\u001f\u007f]/.test(clean) || !clean.isWellFormed())
+    throw refuse('it must not have control characters');
+  if (parts.some((part) => Buffer.byteLength(part) > NAME_BYTES))
+    throw refuse(`a name in it has more than ${NAME_BYTES} bytes`);
+  return parts.length === 0 ? null : clean;
+}
+
+/** Throws a 400 on a name with invisible characters. */
+export function checkSnapshotName(name: string): string {
+  // oxlint-disable-next-line no-control-regex -- it searches for control characters
+  if (/[\u0000-\u001f\u007f-\u009f]/.test(name) || name !== name.trim() || name === '')
+    throw badRequest(
+      `name must have no control characters, and no space at either end, but was ${quote(name)}`,
+    );
+  return name;
+}
+
+/** The same 404 for an unknown, a malformed and a deleted id, and another project's. */
+export function snapshotNotFound(idOrName: string): Error {
+  return notFound(`snapshot ${quote(idOrName)} not found`, 'snapshot_not_found');
+}
+
+/**
+ * The CPU that a guest's memory requires, beside the VMM: the guest keeps using the features of the CPU on which it
+ * booted. `cpu_marker` of a full snapshot, compared as a whole.
+ */
+export function cpuMarker(facts: Pick<RunnerFacts, 'cpu_model' | 'accelerator'>): string {
+  return `${facts.cpu_model} ${facts.accelerator}`;
 }
