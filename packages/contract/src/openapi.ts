@@ -3,8 +3,7 @@
  * gateways are in none: they change with the service, whose parts are of one release, and no other program calls them.
  */
 import { Type, type TSchema } from 'typebox';
-import { compatOperations } from './compat/operations.ts';
-import { compatSchemas, CompatError } from './compat/schemas.ts';
+import { compatOperations, compatSchemas, CompatError } from './compat/operations.ts';
 import { type Json, SchemaWriter } from './openapi-schema.ts';
 import type { SchemaNode } from './rules/http/describe-schema.ts';
 import {

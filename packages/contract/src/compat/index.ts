@@ -2,6 +2,4 @@
 export * from './limits.ts';
 export * from './operations.ts';
 export * from './sandbox.ts';
-export * from './schemas.ts';
 export * from './snapshot.ts';
-export * from './unsupported.ts';

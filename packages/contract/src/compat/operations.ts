@@ -1,16 +1,21 @@
 /**
- * The operations of the compatibility facade. They have an OpenAPI document of their own, beside that of the API
- * (docs/decisions/0035-compatibility-facade.md).
+ * The operations of the compatibility facade, and its schemas by their names. They have an OpenAPI document of their own, beside that
+ * of the API (docs/decisions/0035-compatibility-facade.md).
  */
+import { Type } from 'typebox';
+import { ErrorBody } from '../wire/platform/errors.ts';
 import type { Operation } from '../wire/platform/operation.ts';
 import { COMPAT_PREFIX } from './limits.ts';
 import {
+  CompatBuildInfo,
+  CompatBuildInfoRecord,
   CompatEmpty,
   CompatLinkParams,
   CompatPortParams,
   CompatPreviewUrl,
   CompatSandbox,
   CompatSandboxCreate,
+  CompatSandboxItem,
   CompatSandboxList,
   CompatSandboxParams,
   CompatSignedPreviewQuery,
@@ -217,3 +222,29 @@ export const compatOperations = {
     },
   },
 } as const satisfies Record<string, Operation>;
+
+const { code, ...fields } = ErrorBody.properties;
+
+export const CompatError = Type.Object({
+  ...fields,
+  statusCode: Type.Integer(),
+  message: Type.String({ description: 'The same sentence as `error`.' }),
+  code: Type.String({ description: 'The name of the status, as in `NOT_FOUND`.' }),
+  error_code: code,
+});
+
+export const compatSchemas = {
+  CompatError,
+  CompatBuildInfo,
+  CompatBuildInfoRecord,
+  CompatPreviewUrl,
+  CompatSandbox,
+  CompatSandboxCreate,
+  CompatSandboxItem,
+  CompatSandboxList,
+  CompatSignedPreviewUrl,
+  CompatUrl,
+  CompatSnapshot,
+  CompatSnapshotCreate,
+  CompatSnapshotList,
+} as const;

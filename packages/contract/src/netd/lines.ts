@@ -1,6 +1,15 @@
-/** Messages on a byte stream: one JSON document a line, each checked against a schema. */
-import type { Static, TSchema } from 'typebox';
+/** What the protocols between a runner and its helper processes have in common: one JSON document a line, checked against a schema. */
+import { Type, type Static, type TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
+
+export const Seq = Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER });
+export const VmId = Type.String({ minLength: 1, maxLength: 128 });
+
+/** From the runner, beside what it puts. */
+export const Remove = Type.Object({ type: Type.Literal('remove'), seq: Seq, vm_id: VmId });
+export const Synced = Type.Object({ type: Type.Literal('synced'), seq: Seq });
+export const Ping = Type.Object({ type: Type.Literal('ping'), seq: Seq });
+export const Stop = Type.Object({ type: Type.Literal('stop') });
 
 /** The peer sent what is not in the protocol; the connection is to be closed. */
 export class LineError extends Error {

@@ -13,7 +13,7 @@
  *   in this file. A runner replaces a netd of another `NETD_PROTOCOL` or `version`.
  */
 import { Type, type Static } from 'typebox';
-import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
+import { Ping, Remove, Seq, Stop, Synced, VmId } from './lines.ts';
 import { DENIAL_REASONS } from '../wire/compute/sandbox-logs.ts';
 
 /** Version of this protocol. */

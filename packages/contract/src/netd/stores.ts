@@ -4,7 +4,7 @@
  * held in memory only, and are in no message to the runner.
  */
 import { Type, type Static } from 'typebox';
-import { Ping, Remove, Seq, Stop, Synced, VmId } from './fields.ts';
+import { Ping, Remove, Seq, Stop, Synced, VmId } from './lines.ts';
 import { NetdLogMessage } from './messages.ts';
 
 /** Version of this protocol. */

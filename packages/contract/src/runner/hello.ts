@@ -1,7 +1,7 @@
 /** The handshake of a link: the runner's identity and capabilities, and control's response. */
 import { Type, type Static } from 'typebox';
 import { Count, Name, text, Uuid } from '../wire/platform/fields.ts';
-import { LINK_NAMES_MAX } from './limits.ts';
+import { LINK_NAMES_MAX } from './link.ts';
 
 const names = Type.Array(Name, { maxItems: LINK_NAMES_MAX });
 

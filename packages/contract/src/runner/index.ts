@@ -1,10 +1,9 @@
 /** The protocol between control and its runners; docs/runner-protocol.md describes it. */
 export * from './artifact.ts';
 export * from './build.ts';
-export * from './close.ts';
 export * from './envelope.ts';
 export * from './hello.ts';
-export * from './limits.ts';
+export * from './link.ts';
 export * from './messages.ts';
 export * from './read.ts';
 export * from './sandbox.ts';

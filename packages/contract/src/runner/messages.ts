@@ -5,7 +5,7 @@ import { BuildAssignment, BuildReport } from './build.ts';
 import { UnsupportedItem } from './envelope.ts';
 import { Count, Large } from '../wire/platform/fields.ts';
 import { HelloMessage, WelcomeMessage } from './hello.ts';
-import { LINK_ITEMS_MAX } from './limits.ts';
+import { LINK_ITEMS_MAX } from './link.ts';
 import { SandboxAssignment, SandboxReport } from './sandbox.ts';
 import { SnapshotAssignment, SnapshotReport } from './snapshot.ts';
 import { UsageHistoryMessage, UsageMessage, UsageStoredMessage } from './usage.ts';

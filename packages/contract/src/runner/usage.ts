@@ -2,7 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { BOUNDS } from '../wire/platform/limits.ts';
 import { Count, Large, Uuid } from '../wire/platform/fields.ts';
-import { USAGE_READINGS_MAX } from './limits.ts';
+import { USAGE_READINGS_MAX } from './link.ts';
 
 /** Usage of one micro-VM so far, from its control group. */
 export const CpuReading = Type.Object({

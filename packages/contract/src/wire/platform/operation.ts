@@ -100,6 +100,7 @@ export interface WebSocketDescription {
   closes: Readonly<Record<number, string>>;
 }
 
+/** What one resource adds to the API. `wire/operations.ts` lists the resources; documents and clients are generated from them. */
 export interface ApiResource {
   /** Sections of the documents, by the `tag` of the operations. A tag belongs to one resource. */
   readonly tags: Readonly<Record<string, string>>;
@@ -108,7 +109,7 @@ export interface ApiResource {
   readonly schemas: Readonly<Record<string, TSchema>>;
 }
 
-/** The request header. */
+/** The request header of idempotency keys, with which a creating request is repeated without creating twice. */
 export const IDEMPOTENCY_HEADER = 'idempotency-key';
 /** Header of a replayed response: `true`. */
 export const REPLAYED_HEADER = 'idempotency-replayed';
