@@ -9,7 +9,7 @@ import { build } from 'esbuild';
 const WIRE = new URL('../src/wire/', import.meta.url);
 
 /** The folders of wire/, from the ground up: a file imports from its own and from those before it. */
-const FOLDERS = ['platform', 'tenancy', 'storage', 'compute', 'functions', 'edge', 'toolbox', 'internal'];
+const FOLDERS = ['platform', 'tenancy', 'storage', 'compute', 'edge', 'functions', 'toolbox', 'internal'];
 
 const filesOfWire = (): string[] =>
   readdirSync(WIRE, { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith('.ts'));
