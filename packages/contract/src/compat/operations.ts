@@ -1,6 +1,6 @@
 /**
- * The operations of the compatibility facade, and its schemas by their names. They have an OpenAPI document of their own, beside that
- * of the API (docs/decisions/0035-compatibility-facade.md).
+ * The operations of the compatibility facade, and its schemas by their names. They have an OpenAPI document of their own,
+ * beside that of the API (docs/decisions/0035-compatibility-facade.md).
  */
 import { Type } from 'typebox';
 import { ErrorBody } from '../wire/platform/errors.ts';

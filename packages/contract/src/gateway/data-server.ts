@@ -52,9 +52,9 @@ export const IdleTurn = Type.Object({ turn: Uuid });
 export type IdleTurn = Static<typeof IdleTurn>;
 
 /**
- * Connections to ports of a guest: `GET portStreamPath(…)` with `Connection: Upgrade` and `Upgrade: releap-tcp`. After 101 the connection carries the bytes of the port; the end of
- * one direction leaves the other one open. Errors before it: 404 unknown sandbox, 409 it does not run, 429 too many
- * connections, 502 nothing listens, 504 nothing answers; `{error}`.
+ * Connections to ports of a guest: `GET portStreamPath(…)` with `Connection: Upgrade` and `Upgrade: releap-tcp`. After 101 the
+ * connection carries the bytes of the port; the end of one direction leaves the other one open. Errors before it: 404 unknown
+ * sandbox, 409 it does not run, 429 too many connections, 502 nothing listens, 504 nothing answers; `{error}`.
  */
 export const PORT_STREAM_PROTOCOL = 'releap-tcp';
 

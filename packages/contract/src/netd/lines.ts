@@ -1,4 +1,7 @@
-/** What the protocols between a runner and its helper processes have in common: one JSON document a line, checked against a schema. */
+/**
+ * What the protocols between a runner and its helper processes have in common: one JSON document a line, checked against a
+ * schema.
+ */
 import { Type, type Static, type TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
 

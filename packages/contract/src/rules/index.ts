@@ -1,5 +1,6 @@
 /**
- * Resolution and validation of requests beyond their schemas, by what they are about: HTTP, the network, resources. May use Node APIs.
+ * Resolution and validation of requests beyond their schemas, by what they are about: HTTP, the network, resources. May use
+ * Node APIs.
  */
 export * from './errors.ts';
 export * from './fair-share.ts';

@@ -1,6 +1,10 @@
-/** Requests and responses as every server and proxy of the service handles them: their id, the headers that go on, an unread body. */
+/**
+ * Requests and responses as every server and proxy of the service handles them: their id, the headers that go on, an unread
+ * body.
+ */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 
+/** The request id correlates the log lines of gateway, control plane and host. */
 export const REQUEST_ID_HEADER = 'x-request-id';
 
 /** @returns a function that returns the client's id if it is well-formed, else a generated one */

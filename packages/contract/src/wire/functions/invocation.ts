@@ -1,6 +1,6 @@
 /**
- * Calls of functions: those whose callers wait for the answer, which gateways serve and the control plane passes on to them; and those
- * that no client waits for. All are recorded as invocations.
+ * Calls of functions: those whose callers wait for the answer, which gateways serve and the control plane passes on to them;
+ * and those that no client waits for. All are recorded as invocations.
  */
 import { Type, type Static } from 'typebox';
 import { nullable, UNKNOWN_ID } from '../platform/fields.ts';
@@ -226,7 +226,7 @@ export const invocationResource = {
  * endpoint. The body goes to the handler, and its answer comes back, as they are. The response to a call with a key is 200 whenever
  * the handler has answered; any other status is the gateway's.
  *
- * This one is of responses.
+ * The first ones are headers of responses. Id of the invocation:
  */
 export const INVOCATION_ID_HEADER = 'x-rlp-invocation-id';
 /** The handler's own status. */

@@ -1,4 +1,7 @@
-/** What runners are told of the secrets and the mounted object stores of their sandboxes: values and credentials, when they have changed. */
+/**
+ * What runners are told of the secrets and the mounted object stores of their sandboxes: values and credentials, when they
+ * have changed.
+ */
 import { Type, type Static } from 'typebox';
 import { Uuid } from '../platform/fields.ts';
 import { LIMITS } from '../platform/limits.ts';

@@ -1,4 +1,7 @@
-/** The credentials and certificates of runners, and the tokens for their data servers; each runner has its own credential (docs/security.md). */
+/**
+ * How runners join and link, their credentials and certificates, the tokens for their data servers, and the deleted projects. Each
+ * runner has its own credential (docs/security.md).
+ */
 import { Type, type Static } from 'typebox';
 import { Uuid } from '../platform/fields.ts';
 import type { Operation } from '../platform/operation.ts';

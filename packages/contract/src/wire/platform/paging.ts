@@ -1,4 +1,7 @@
-/** Pages of lists: their query parameters, of which out-of-range numbers are clamped, and the kinds of their cursors; and long polls. */
+/**
+ * Pages of lists: their query parameters, of which out-of-range numbers are clamped, and the kinds of their cursors; and long
+ * polls.
+ */
 import { Type } from 'typebox';
 import { DEFAULTS, LIMITS } from './limits.ts';
 

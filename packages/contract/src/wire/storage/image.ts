@@ -27,8 +27,8 @@ export const SnapshotSource = Type.Object({
 });
 
 /**
- * A request has such an object, or a string. A string with a `/` or a `:` is a registry reference; any other is the name of an image of
- * the project.
+ * A request has such an object, or a string. A string with a `/` or a `:` is a registry reference; any other is the name of an
+ * image of the project.
  */
 export const ImageSource = Type.Union([RegistrySource, NamedSource, DockerfileSource, SnapshotSource]);
 /** Validated. `ref` is unchanged: `parseImageReference` parses it. */

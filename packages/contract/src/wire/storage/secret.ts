@@ -1,4 +1,7 @@
-/** Secrets of a project, and its credentials for registries, one per registry host: writes, and the metadata of reads. A value is never returned. */
+/**
+ * Secrets of a project, and its credentials for registries, one per registry host: writes, and the metadata of reads. A value
+ * is never returned.
+ */
 import { Type, type Static } from 'typebox';
 import { BOUNDS, LIMITS } from '../platform/limits.ts';
 import type { ApiResource } from '../platform/operation.ts';

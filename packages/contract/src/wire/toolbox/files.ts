@@ -1,4 +1,7 @@
-/** Files of a sandbox, and facts about it. The gateway serves the operations on one file, the toolbox daemon in the sandbox those on many. */
+/**
+ * Files of a sandbox, and facts about it. The gateway serves the operations on one file, the toolbox daemon in the sandbox
+ * those on many.
+ */
 import { Type, type Static } from 'typebox';
 import type { Operation } from '../platform/operation.ts';
 import { common, daemonErrors, errors, full, invalid, Path, PathQuery, WriteQuery } from './shared.ts';
