@@ -149,9 +149,9 @@ describe('mounted object stores', () => {
 
   test('have no credential of the bucket inside, and what is inside opens nothing else', async () => {
     const inside = await ok(
-      'for p in $(pidof storemount); do tr "\\0" "\\n" < /proc/$p/environ; cat /proc/$p/cmdline; done',
+      'for p in $(pidof storemount); do cat /proc/$p/comm; tr "\\0" "\\n" < /proc/$p/environ; cat /proc/$p/cmdline; done',
     );
-    assert.match(inside, /PATH=/);
+    assert.match(inside, /^storemount\n(.*\n)*PATH=/);
     assert.doesNotMatch(inside, /testing|test:tester/);
     assert.equal(
       await ok('grep -l -e test:tester -r /mnt/models /var/cache/releap-stores/vfs* /etc /tmp || true'),

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds storemount, which mounts object stores, on the system disk: one static binary, the same bytes from the same sources and
-# compiler. Usage: guest/storemount/build.sh [output file]   (default: build/guest/storemount beside guest/)
+# Builds storemount, which mounts object stores in guests: one static binary, the same bytes from the same sources and compiler.
+# Usage: guest/storemount/build.sh [output file]   (default: build/guest/storemount beside guest/)
 set -eu
 cd "$(dirname "$0")"
 out="${1:-../../build/guest/storemount}"

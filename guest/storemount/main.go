@@ -70,6 +70,8 @@ const (
 
 func main() {
 	debug.SetMemoryLimit(softMemory)
+	// It is executed from a file in memory, after which the kernel would name it.
+	_ = os.WriteFile("/proc/self/comm", []byte("storemount"), 0)
 	log.SetOutput(&bounded{out: os.Stderr, left: 256 * 1024})
 	if err := run(); err != nil {
 		say("error: " + strings.ReplaceAll(err.Error(), "\n", " "))

@@ -31,6 +31,7 @@ type plan struct {
 	reserve  int64 // bytes of memory that the sandbox does not get
 	trust    string
 	stores   []store.Spec
+	offer    *store.Offer
 	volumes  []volume.Spec
 }
 
@@ -90,6 +91,9 @@ func parsePlan(v jsonlite.Value) (p plan, err error) {
 			return p, err
 		}
 		p.stores = append(p.stores, spec)
+	}
+	if p.offer, err = store.ParseOffer(v.Get("store_program")); err != nil {
+		return p, err
 	}
 	for _, item := range v.Get("volumes").Items() {
 		spec, err := volume.Parse(item)
@@ -191,7 +195,7 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 	a.busy = true
 	a.mu.Unlock()
 	watch.mark("parse")
-	reserved, err := a.apply(&p, watch)
+	reserved, err := a.apply(&p, s, watch)
 	a.mu.Lock()
 	a.busy = false
 	if err == nil {
@@ -216,7 +220,7 @@ func (a *Agent) configure(s *session.Stream, v jsonlite.Value) error {
 }
 
 // apply returns how many bytes of memory it has reserved.
-func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
+func (a *Agent) apply(p *plan, s *session.Stream, watch *stopwatch) (reserved int64, err error) {
 	if a.pid1 {
 		if err := p.identity.Renew(); err != nil {
 			return 0, err
@@ -304,7 +308,7 @@ func (a *Agent) apply(p *plan, watch *stopwatch) (reserved int64, err error) {
 		watch.mark("volumes")
 	}
 	// The entrypoint finds them.
-	if err := a.mountStores(p.stores); err != nil {
+	if err := a.stores.Mount(p.offer, s, p.stores...); err != nil {
 		return 0, err
 	}
 	if len(p.stores) > 0 {

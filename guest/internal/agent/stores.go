@@ -6,21 +6,6 @@ import (
 	"releap/guest/internal/store"
 )
 
-// mountStores at once: each takes a moment, and none asks its server.
-func (a *Agent) mountStores(specs []store.Spec) error {
-	done := make(chan error, len(specs))
-	for _, spec := range specs {
-		go func(spec store.Spec) { done <- a.stores.Mount(spec) }(spec)
-	}
-	var first error
-	for range specs {
-		if err := <-done; err != nil && first == nil {
-			first = err
-		}
-	}
-	return first
-}
-
 func (a *Agent) mountStore(s *session.Stream, v jsonlite.Value) error {
 	if err := a.thawed(); err != nil {
 		return err
@@ -29,7 +14,11 @@ func (a *Agent) mountStore(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
-	if err := a.stores.Mount(spec); err != nil {
+	offer, err := store.ParseOffer(v.Get("store_program"))
+	if err != nil {
+		return err
+	}
+	if err := a.stores.Mount(offer, s, spec); err != nil {
 		return err
 	}
 	s.Result(empty())

@@ -71,7 +71,7 @@ func WarmUpSteps(config string) error {
 		p.network.MarkApplied()
 	}
 	a := New(nil, true, nil, func(string) {})
-	if _, err := a.apply(&p, &stopwatch{last: time.Now()}); err != nil {
+	if _, err := a.apply(&p, nil, &stopwatch{last: time.Now()}); err != nil {
 		return err
 	}
 	if p.entry == nil {

@@ -17,9 +17,6 @@ import (
 )
 
 const (
-	// Program on the system disk.
-	Program = "/usr/lib/releap/storemount"
-
 	mountPatience   = 30 * time.Second
 	unmountPatience = 50 * time.Second // it waits for uploads, itself bounded
 	killPatience    = 5 * time.Second
@@ -73,8 +70,11 @@ type Mounts struct {
 	prepare sync.Once
 	modules *boot.Modules
 
-	mu    sync.Mutex
-	paths map[string]*mount
+	receiving sync.Mutex // held while the program is received
+
+	mu      sync.Mutex
+	paths   map[string]*mount
+	program *program // nil while nothing is mounted
 }
 
 type mount struct {
@@ -91,9 +91,33 @@ func New(table *process.Table, log func(string)) *Mounts {
 // UseModules of the guest's kernel, when the first mount needs them.
 func (m *Mounts) UseModules(modules *boot.Modules) { m.modules = modules }
 
-// Mount resolves when programs see it. The host may have lost the answer to an earlier request: the same one again changes nothing,
-// and another mount of that path, which the host does not know of any more, is replaced.
-func (m *Mounts) Mount(s Spec) error {
+// Mount resolves when programs see all of them. They start at once: each takes a moment, and none asks its server. in is the
+// request's input, on which the offered program follows.
+func (m *Mounts) Mount(offer *Offer, in Input, specs ...Spec) error {
+	if len(specs) == 0 {
+		return nil
+	}
+	program, err := m.use(offer, in)
+	if err != nil {
+		return err
+	}
+	defer m.leave(program)
+	done := make(chan error, len(specs))
+	for _, spec := range specs {
+		go func(spec Spec) { done <- m.mount(spec, program) }(spec)
+	}
+	var first error
+	for range specs {
+		if err := <-done; err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// mount one. The host may have lost the answer to an earlier request: the same one again changes nothing, and another mount of that
+// path, which the host does not know of any more, is replaced.
+func (m *Mounts) mount(s Spec, program *program) error {
 	m.prepare.Do(func() { m.modules.Load(modules, m.log) })
 	made := &mount{json: s.json, lines: make(chan string, 8)}
 	m.mu.Lock()
@@ -110,7 +134,7 @@ func (m *Mounts) Mount(s Spec) error {
 		if err := m.Unmount(s.Path); err != nil {
 			return err
 		}
-		return m.Mount(s)
+		return m.mount(s, program)
 	}
 	if len(m.paths) >= mostMounts && old == nil {
 		m.mu.Unlock()
@@ -118,7 +142,7 @@ func (m *Mounts) Mount(s Spec) error {
 	}
 	m.paths[s.Path] = made
 	m.mu.Unlock()
-	err := m.start(made, s)
+	err := m.start(made, s, program)
 	if err == nil {
 		if err = made.await(mountPatience, "mounted"); err != nil {
 			made.proc.Signal(syscall.SIGKILL)
@@ -180,11 +204,12 @@ func (m *Mounts) forget(path string, gone *mount) {
 	m.mu.Lock()
 	if m.paths[path] == gone {
 		delete(m.paths, path)
+		m.freeUnused()
 	}
 	m.mu.Unlock()
 }
 
-func (m *Mounts) start(made *mount, s Spec) error {
+func (m *Mounts) start(made *mount, s Spec, program *program) error {
 	in, config, err := os.Pipe()
 	if err != nil {
 		return err
@@ -197,7 +222,7 @@ func (m *Mounts) start(made *mount, s Spec) error {
 	}
 	root := process.User{Name: "root", Home: "/root"}
 	proc, bad := m.table.Start(process.Spec{
-		Path: Program, Argv: []string{"storemount"}, Env: process.Environment(map[string]string{}, root, false),
+		Path: program.path(), Argv: []string{"storemount"}, Env: process.Environment(map[string]string{}, root, false),
 		Dir: "/", User: root, Files: [3]uintptr{in.Fd(), out.Fd(), 2},
 	})
 	out.Close()

@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { checkNesting } from '../src/doctor/accelerator.ts';
 import { checkImageCache } from '../src/doctor/image-cache.ts';
 import { checkKernel } from '../src/doctor/machine.ts';
+import { checkObjectStores } from '../src/doctor/object-stores.ts';
 import { checkPreviewCertificate } from '../src/doctor/preview-certificate.ts';
 
 test('a kernel without mount_setattr is named as missing, with the version that has it', () => {
@@ -39,6 +40,20 @@ test('a kernel that offers nested virtualisation is warned of, with how to switc
     }
   } finally {
     await rm(modules, { recursive: true });
+  }
+});
+
+test('what mounts of object stores need is a warning until set-up has made it', async () => {
+  const root = await mkdtemp(join(tmpdir(), 'rlp-doctor-stores-'));
+  try {
+    const before = checkObjectStores(root);
+    assert.equal(before.status, 'warn');
+    assert.match(before.detail, /after the first start, or run `npm run setup`/);
+    await mkdir(join(root, 'build/guest'), { recursive: true });
+    await writeFile(join(root, 'build/guest/storemount'), '');
+    assert.equal(checkObjectStores(root).status, 'ok');
+  } finally {
+    await rm(root, { recursive: true });
   }
 });
 

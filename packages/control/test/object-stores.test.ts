@@ -7,6 +7,7 @@ import {
   type ObjectStoreMountList,
   ObjectStoreRecord,
 } from '@releap/contract';
+import type { HelloMessage } from '@releap/contract/runner';
 import { testKeys } from '@releap/testing/keys';
 import {
   create,
@@ -28,6 +29,7 @@ let call: Caller;
 before(async () => {
   world = await startWorld({ keys: encryptionKeys });
   call = world.call;
+  await world.database.pool.query(`insert into regions (id, name) values ('fresh', 'Fresh')`);
   runner = await world.runner();
   await credentials(call);
 });
@@ -281,6 +283,49 @@ describe('mounts of object stores', () => {
     readMountedStores(world.database.pool, createEncryption(encryptionKeys), [{ id: uuid }], null);
   const mounts = async (vm: string) =>
     (await call('GET', `/vms/${vm}/object-store-mounts`)).body as unknown as ObjectStoreMountList;
+
+  it('409 and a failed create until set-up has made what the host needs for them, both of which can be repeated', async () => {
+    await add({ name: 'early' });
+    const asked = { object_store: 'early', mount_path: '/early' };
+    const host = await world.runner({ region: 'fresh' });
+    const vm = await create(call, world, { region: 'fresh', persistent: true, object_store_mounts: [asked] });
+    await waitFor(call, vm.id, 'running');
+    const capabilities = async (hello: Partial<HelloMessage>): Promise<void> => {
+      host.options.hello = hello;
+      await host.connect();
+    };
+    await capabilities({ capabilities: [] });
+    const why = /mount object stores yet: set-up makes what mounts need after the first start of a host/;
+    const failed = await waitFor(
+      call,
+      (await create(call, world, { region: 'fresh', object_store_mounts: [asked] })).id,
+      'failed',
+    );
+    assert.match(failed.error ?? '', why);
+    const refused = async (route: string, body?: object): Promise<void> => {
+      const answer = await call('POST', `/vms/${vm.id}/${route}`, body);
+      assert.deepEqual(
+        [answer.status, answer.body.code, answer.body.retryable],
+        [409, 'no_capacity', true],
+        answer.text,
+      );
+      assert.match(answer.body.error, why);
+    };
+    await refused('object-store-mounts', { ...asked, mount_path: '/other' });
+    assert.equal((await mounts(vm.id)).object_store_mounts.length, 1);
+    // What has the mounts in its memory needs nothing of the host.
+    await call('POST', `/vms/${vm.id}/pause`);
+    await waitFor(call, vm.id, 'paused');
+    assert.equal((await call('POST', `/vms/${vm.id}/resume`)).status, 200);
+    await waitFor(call, vm.id, 'running');
+    await call('POST', `/vms/${vm.id}/stop`);
+    await waitFor(call, vm.id, 'stopped');
+    await refused('start');
+    await capabilities({});
+    assert.equal((await call('POST', `/vms/${vm.id}/start`)).status, 200);
+    await waitFor(call, vm.id, 'running');
+    assert.equal((await call('DELETE', `/vms/${vm.id}`)).status, 200);
+  });
 
   it('are in the assignment with keys of their own, and for the host with the credentials', async () => {
     const store = await add({ name: 'with-mounts', prefix: 'p', session_token_secret: 'S3_TOKEN' });

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY } from '@releap/contract';
+import { OBJECT_STORES_CAPABILITY } from '@releap/contract/runner';
 import * as fc from 'fast-check';
 import {
   allocatable,
@@ -92,6 +93,20 @@ describe('placement', () => {
       chosen(choose(built, [other, host('unknown', { capabilities: null })], overcommit)),
       'unknown',
     );
+  });
+
+  it('keeps to hosts that can mount object stores where some are to be mounted', () => {
+    const mounts = need({ mountsStores: true });
+    const [without, can] = [
+      host('new', { capabilities: [] }),
+      host('b', { capabilities: [OBJECT_STORES_CAPABILITY] }),
+    ];
+    assert.match(
+      reason(choose(mounts, [without], overcommit)),
+      /^never: no host of region "here" can mount object stores yet: set-up makes .*; try again in some minutes$/,
+    );
+    assert.equal(chosen(choose(need(), [without], overcommit)), 'new');
+    assert.equal(chosen(choose(mounts, [without, can], overcommit)), 'b');
   });
 
   it('places nothing on a host that is being drained', () => {

@@ -6,7 +6,7 @@ import {
   type RunnerFacts,
   USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract';
-import { VOLUMES_CAPABILITY, type HeldMemory } from '@releap/contract/runner';
+import { OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY, type HeldMemory } from '@releap/contract/runner';
 import { ArtifactReconciler } from './artifact/artifact-reconciler.ts';
 import { StoreClient } from './artifact/store-client.ts';
 import { registerDataRoutes } from './assembly/data-routes.ts';
@@ -17,6 +17,7 @@ import { ImageBuilds } from './build/image-builds.ts';
 import { CgroupTree } from './cgroup/cgroup-tree.ts';
 import { startDataServer } from './data/data-server.ts';
 import { pinnedProgram } from './host/pinned-program.ts';
+import { StoreProgram } from './host/store-program.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
 import { ControlLink } from './link/control-link.ts';
@@ -178,6 +179,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   // Apart from those of the VMs, all of which a reconciliation ends that no record names.
   const volumeGroups = await CgroupTree.open(join(home, 'volumes'), VOLTREE_CORES);
   for (const left of await volumeGroups.list()) await volumeGroups.destroy(left);
+  const storeProgram = await StoreProgram.open(buildDir, join(folder, 'programs'));
   const copies = new VolumeCopies({
     folder: join(folder, 'volumes'),
     quarantine: volumeQuarantine,
@@ -196,6 +198,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     network,
     warm,
     volumes: copies,
+    storeProgram,
     admission,
     logsFolder,
     listenHost: options.listenHost,
@@ -260,6 +263,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       facts,
       capabilities: [
         ...(volumeProbe.works ? [VOLUMES_CAPABILITY] : []),
+        ...(storeProgram.isMade ? [OBJECT_STORES_CAPABILITY] : []),
         ...(options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY] : []),
       ],
     }),
@@ -307,6 +311,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         host,
         reconciler,
         network,
+        storeProgram,
         meter,
         builds,
         buildLogPath,
@@ -328,6 +333,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const purge = new QuarantinePurge(quarantines, options.quarantineDays, log);
   link.start();
   volumeProbe.watch(() => link.renew());
+  storeProgram.watch(() => link.renew());
   usage.start();
   meter.start();
   const warmed = (async () => {
@@ -351,6 +357,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await usage.close();
     await meter.close();
     await Promise.all([link.close(), volumeProbe.close(), kvmWatch?.close()]);
+    storeProgram.close();
     absences.close();
     purge[Symbol.dispose]();
     volumes.close();

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
-import { chmod, mkdir, readFile, readdir, symlink, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readFile, readdir, readlink, symlink, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
@@ -73,6 +73,54 @@ test('megabytes pass through a command unharmed in both directions', async () =>
   for await (const chunk of running.stdout) received.update(chunk as Buffer);
   assert.equal((await running.exit).exitCode, 0);
   assert.equal(received.digest('hex'), sent.digest('hex'));
+});
+
+test('a mount brings its program, which is sent again only where the agent does not have it', async () => {
+  await using agent = await startAgent();
+  const client = await agent.connect();
+  // Megabytes, of which far less fits into the window of a stream.
+  const script = `#!/bin/sh\nread config\ntrap 'exit 0' USR1\necho mounted\nwhile :; do sleep 0.01; done\n${'#'.repeat(3_000_000)}\n`;
+  const program = { path: path.join(agent.folder, 'program'), digest: 'first', bytes: script.length };
+  await writeFile(program.path, script);
+  const mount = {
+    endpoint: 'http://localhost',
+    bucket: 'data',
+    prefix: '',
+    region: '',
+    provider: 'Other' as const,
+    read_only: false,
+    dir_cache_secs: 0,
+    access_key: 'a',
+    secret_key: 'b',
+  };
+  const opened = async (): Promise<number> => {
+    const open = await readdir(`/proc/${agent.pid}/fd`);
+    const targets = await Promise.all(
+      open.map((fd) => readlink(`/proc/${agent.pid}/fd/${fd}`).catch(() => '')),
+    );
+    return targets.filter((target) => target.includes('memfd:storemount')).length;
+  };
+  await client.mountStore({ ...mount, path: '/a' }, program);
+  assert.equal(await opened(), 1);
+  // The agent answers before it has read anything: what else is sent goes nowhere.
+  await writeFile(program.path, 'x'.repeat(script.length));
+  await client.mountStore({ ...mount, path: '/b' }, program);
+  await client.unmountStore('/a');
+  assert.equal(await opened(), 1);
+  await client.unmountStore('/b');
+  assert.equal(await opened(), 0);
+  await writeFile(program.path, script.slice(0, -1));
+  await assert.rejects(client.mountStore({ ...mount, path: '/a' }, program), {
+    code: 'invalid',
+    message: /announced were/,
+  });
+  await assert.rejects(client.mountStore({ ...mount, path: '/a' }, { ...program, path: '/none' }), {
+    code: 'aborted',
+  });
+  await writeFile(program.path, script);
+  const stores = [{ ...mount, path: '/a' }];
+  await client.configure({ stores, storeProgram: program });
+  assert.equal(await opened(), 1);
 });
 
 test('output that is not read blocks the command, not the agent', async () => {

@@ -6,6 +6,7 @@ import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@rel
 import {
   KIND_NAMES,
   RUNNER_PROTOCOL,
+  OBJECT_STORES_CAPABILITY,
   VOLUMES_CAPABILITY,
   type ArtifactAssignment,
   type BuildReport,
@@ -204,7 +205,7 @@ export class ScriptedRunner implements AsyncDisposable {
       region: this.options.region,
       data_url: this.#data.url,
       facts: { ...FACTS, ...this.options.facts },
-      capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY, VOLUMES_CAPABILITY],
+      capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY, OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY],
       kinds: [...KIND_NAMES],
       ...this.options.hello,
     });

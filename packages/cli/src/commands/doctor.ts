@@ -12,6 +12,7 @@ import { checkPreviewCertificate } from '../doctor/preview-certificate.ts';
 import { checkQuarantine } from '../doctor/quarantine.ts';
 import { checkStorage } from '../doctor/storage.ts';
 import { checkTools } from '../doctor/tools.ts';
+import { checkObjectStores } from '../doctor/object-stores.ts';
 import { checkVolumes } from '../doctor/volumes.ts';
 import { EXIT } from '../exit-codes.ts';
 import { Spinner } from '../output/spinner.ts';
@@ -71,6 +72,7 @@ async function collect(
   checks.push(...(await checkTools(root, env, context.signal)));
   spinner.text = 'trying what volumes need';
   checks.push(await checkVolumes(root, env, context.signal));
+  checks.push(checkObjectStores(root));
   if (verifyDisks) {
     checks.push(await checkDigests(releapHome(env), context.signal, (what) => (spinner.text = what)));
   }

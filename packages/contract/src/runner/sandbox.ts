@@ -9,6 +9,9 @@ import { Count, text, Uuid } from '../wire/platform/fields.ts';
 import { RootSource } from './source.ts';
 import { VolumeMount } from './volume.ts';
 
+/** The capability of runners that mount object stores in sandboxes. */
+export const OBJECT_STORES_CAPABILITY = 'object-stores';
+
 /** Desired states of a sandbox on its runner. */
 export const DesiredState = Type.Enum(['running', 'stopped', 'paused', 'deleted'] as const);
 export type DesiredState = Static<typeof DesiredState>;
@@ -65,8 +68,8 @@ export const SandboxSpec = Type.Object({
    */
   egress_secrets: Type.Optional(Type.Object({ domains: Type.Array(Type.String()), trust: CertificatePem })),
   /**
-   * Object stores that it mounts when it boots; one that resumes has them in its memory. The keys are those that the guest signs
-   * with; the runner reads the credentials over HTTP.
+   * Object stores that it mounts when it boots; one that resumes has them in its memory. A sandbox with some is only placed on runners
+   * with the capability `object-stores`. The keys are those that the guest signs with; the runner reads the credentials over HTTP.
    */
   object_stores: Type.Optional(Type.Array(GuestStore, { maxItems: LIMITS.objectStoreMountsPerSandbox })),
   /**

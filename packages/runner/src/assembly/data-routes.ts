@@ -9,6 +9,7 @@ import { registerIdle } from '../data/idle-routes.ts';
 import { registerStores } from '../data/store-routes.ts';
 import { registerUsage } from '../data/usage-routes.ts';
 import { readLog } from '../logs/log-file.ts';
+import type { StoreProgram } from '../host/store-program.ts';
 import type { UsageMeter } from '../metering/usage-meter.ts';
 import type { Network } from '../network/network.ts';
 import type { AddressStreams } from '../ports/address-streams.ts';
@@ -22,6 +23,7 @@ export interface DataRoutesParts {
   host: MachineHost;
   reconciler: Reconciler;
   network: Network;
+  storeProgram: StoreProgram;
   meter: UsageMeter;
   builds: ImageBuilds;
   /** Absolute path of the log of a build. */
@@ -31,7 +33,7 @@ export interface DataRoutesParts {
 }
 
 export async function registerDataRoutes(app: FastifyInstance, parts: DataRoutesParts): Promise<void> {
-  const { host, reconciler, network, meter, builds, buildLogPath, addresses, log } = parts;
+  const { host, reconciler, network, storeProgram, meter, builds, buildLogPath, addresses, log } = parts;
   registerLogs(app, {
     read: (vmId, kind) => readLog(host.logPath(vmId, kind)),
     live: (vmId, kind) => reconciler.get(vmId)?.live?.[kind],
@@ -46,6 +48,7 @@ export async function registerDataRoutes(app: FastifyInstance, parts: DataRoutes
   registerStores(app, {
     guest: (vmId) => reconciler.get(vmId)?.live?.guest(),
     serve: (vmId) => network.serveStores(vmId),
+    program: () => storeProgram.find(),
   });
   registerBuildLogs(app, {
     read: (jobId) => readLog(buildLogPath(jobId)),

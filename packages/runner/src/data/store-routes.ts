@@ -1,12 +1,12 @@
 import { conflict, GuestStore } from '@releap/contract';
 import type { FastifyInstance } from 'fastify';
 import { type Static, Type } from 'typebox';
-import { type GuestClient, GuestError } from '../guest/index.ts';
+import { type GuestClient, GuestError, type GuestProgram } from '../guest/index.ts';
 import { storeMount } from '../reconcile/guest-config.ts';
 
 const Unmount = Type.Object({ path: Type.String({ minLength: 1, maxLength: 1024 }) });
-/** The guest waits for uploads before it unmounts. */
-const MOUNT_MS = 45_000;
+/** The guest gets the program that serves mounts, and waits for uploads before it unmounts. */
+const MOUNT_MS = 60_000;
 const UNMOUNT_MS = 75_000;
 
 export interface StoreRoutes {
@@ -14,10 +14,12 @@ export interface StoreRoutes {
   guest: (vmId: string) => Promise<GuestClient> | undefined;
   /** Resolves with whether the proxy has the sandbox's stores, as control knows them now. */
   serve: (vmId: string) => Promise<boolean>;
+  /** @throws when the host does not have it yet */
+  program: () => Promise<GuestProgram>;
 }
 
 /** `POST /vms/:id/stores/mount` and `…/unmount`, from control, which has recorded the mount. 409 with what the guest says. */
-export function registerStores(app: FastifyInstance, { guest, serve }: StoreRoutes): void {
+export function registerStores(app: FastifyInstance, { guest, serve, program }: StoreRoutes): void {
   async function ask(vmId: string, work: (guest: GuestClient) => Promise<void>): Promise<object> {
     try {
       const found = await guest(vmId);
@@ -36,7 +38,10 @@ export function registerStores(app: FastifyInstance, { guest, serve }: StoreRout
     async ({ params: { id }, body }) =>
       await ask(id, async (found) => {
         if (!(await serve(id))) throw conflict('its host does not know the object store yet: try again');
-        await found.mountStore(storeMount(body), { deadlineMs: MOUNT_MS });
+        const toSend = await program().catch((error: unknown) => {
+          throw conflict((error as Error).message);
+        });
+        await found.mountStore(storeMount(body), toSend, { deadlineMs: MOUNT_MS });
       }),
   );
   app.post<{ Params: { id: string }; Body: Static<typeof Unmount> }>(

@@ -1,4 +1,5 @@
 /** Requests to a guest that are answered once, each with a deadline. */
+import { createReadStream } from 'node:fs';
 import type { GuestConnection } from './connection.ts';
 import { GuestError } from './guest-error.ts';
 import type { GuestStream } from './guest-stream.ts';
@@ -22,6 +23,28 @@ export class GuestCalls {
     stream.stdout.resume();
     stream.stderr.resume();
     return await this.#settle(stream, method, options);
+  }
+
+  /** The same, with a file as the input of the request. The guest may answer before it has read all of it. */
+  async callWith(
+    path: string,
+    method: string,
+    params: Record<string, unknown>,
+    options: CallOptions = {},
+  ): Promise<Record<string, unknown>> {
+    const stream = this.#connection.request(method, params);
+    stream.stdout.resume();
+    stream.stderr.resume();
+    const input = createReadStream(path);
+    input.once('error', (error) =>
+      stream.cancel(new GuestError('aborted', `${path} cannot be read`, { cause: error })),
+    );
+    input.pipe(stream.stdin);
+    try {
+      return await this.#settle(stream, method, options);
+    } finally {
+      input.destroy();
+    }
   }
 
   async #settle(stream: GuestStream, method: string, options: CallOptions): Promise<Record<string, unknown>> {

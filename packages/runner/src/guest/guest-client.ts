@@ -17,7 +17,7 @@ import {
   readText,
   readTexts,
 } from './replies.ts';
-import { configParams, defaultsParams, identityParams } from './requests.ts';
+import { configParams, defaultsParams, identityParams, programParams } from './requests.ts';
 import type {
   CallOptions,
   ExecRequest,
@@ -27,6 +27,7 @@ import type {
   GuestFreeze,
   GuestIdentity,
   GuestProcess,
+  GuestProgram,
   GuestStatus,
   ProcessDefaults,
   StoreMount,
@@ -148,7 +149,7 @@ export class GuestClient implements AsyncDisposable {
     config: GuestConfig,
     options?: CallOptions,
   ): Promise<{ entrypoint: EntrypointState; reservedBytes: number; timingsUs: unknown }> {
-    const answer = await this.#calls.call('configure', configParams(config), options);
+    const answer = await this.#callWith(config.storeProgram, 'configure', configParams(config), options);
     return {
       entrypoint: readEntrypoint(readBag(answer, 'entrypoint')),
       reservedBytes: readInt(answer, 'reserved_bytes', 0),
@@ -255,9 +256,24 @@ export class GuestClient implements AsyncDisposable {
     };
   }
 
-  /** @throws GuestError `exists` when something is mounted there, `state` with the reason when it cannot be */
-  async mountStore(mount: StoreMount, options?: CallOptions): Promise<void> {
-    await this.#calls.call('mount-store', { ...mount }, options);
+  /**
+   * Agents of earlier versions have a program of their own and ignore this one.
+   * @throws GuestError `exists` when something is mounted there, `state` with the reason when it cannot be
+   */
+  async mountStore(mount: StoreMount, program: GuestProgram, options?: CallOptions): Promise<void> {
+    const params = { ...mount, store_program: programParams(program) };
+    await this.#callWith(program, 'mount-store', params, options);
+  }
+
+  async #callWith(
+    program: GuestProgram | undefined,
+    method: string,
+    params: Record<string, unknown>,
+    options?: CallOptions,
+  ): Promise<Record<string, unknown>> {
+    return await (program === undefined
+      ? this.#calls.call(method, params, options)
+      : this.#calls.callWith(program.path, method, params, options));
   }
 
   /** A path at which no store is mounted is no error. @throws GuestError `state` while files there are open */

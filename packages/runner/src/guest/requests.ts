@@ -52,6 +52,8 @@ export interface GuestConfig extends GuestIdentity, ProcessDefaults {
   docker?: { start: boolean };
   /** Object stores that are mounted before the entrypoint runs. */
   stores?: StoreMount[];
+  /** Serves these. */
+  storeProgram?: GuestProgram;
   /** Folders of the host that are mounted before the entrypoint runs. */
   volumes?: GuestVolume[];
   /** Memory of the machine that the sandbox does not get. */
@@ -75,6 +77,15 @@ export interface GuestVolume {
 export interface StoreMount extends GuestStore {
   /** URL of the host's proxy. */
   endpoint: string;
+}
+
+/** A program that the agent gets from the host. It is sent only where the agent does not have it. */
+export interface GuestProgram {
+  /** On the host. */
+  path: string;
+  /** Tells it from other versions. */
+  digest: string;
+  bytes: number;
 }
 
 export interface ExecRequest {
@@ -162,6 +173,11 @@ export const identityParams = (identity: GuestIdentity): Record<string, unknown>
   trust: identity.trust,
 });
 
+export const programParams = ({ digest, bytes }: GuestProgram): Record<string, unknown> => ({
+  digest,
+  bytes,
+});
+
 /** Parameters of `configure`. */
 export const configParams = (config: GuestConfig): Record<string, unknown> => ({
   ...identityParams(config),
@@ -169,6 +185,7 @@ export const configParams = (config: GuestConfig): Record<string, unknown> => ({
   disks: config.disks,
   docker: config.docker,
   stores: config.stores,
+  store_program: config.storeProgram && programParams(config.storeProgram),
   volumes: config.volumes,
   reserve_bytes: config.reserveBytes,
   entrypoint:

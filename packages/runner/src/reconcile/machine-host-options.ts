@@ -1,5 +1,6 @@
 import type { Logger } from 'pino';
 import type { ArtifactFetcher } from '../artifact/artifact-fetcher.ts';
+import type { StoreProgram } from '../host/store-program.ts';
 import type { ImageStore } from '../image/image-store.ts';
 import type { Admission, Machines, WarmVms } from '../machine/index.ts';
 import type { UsageMeter } from '../metering/usage-meter.ts';
@@ -17,6 +18,8 @@ export interface MachineHostOptions {
   /** Records what sandboxes use. */
   meter: Pick<UsageMeter, 'begin' | 'sample' | 'end'>;
   volumes: VolumeOpener;
+  /** Mounts object stores in guests. */
+  storeProgram: Pick<StoreProgram, 'find'>;
   /** Limits concurrent starts. */
   admission: Admission;
   /** Folder of the logs, with a folder for each sandbox. */

@@ -94,7 +94,7 @@ export class MachineHost implements SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { machines, network, admission, log } = this.#options;
+    const { machines, network, admission, storeProgram, log } = this.#options;
     const { vm_id: vmId, spec } = assignment;
     const operation = past.manifest === undefined ? 'create' : 'start';
     const startedAt = performance.now();
@@ -109,6 +109,8 @@ export class MachineHost implements SandboxHost {
     const agent = new AgentConnection((data) => logs.entrypoint.write(data), log);
     let restored: RunningVm | undefined;
     try {
+      const { object_stores: stores = [] } = spec;
+      const mounts = stores.length === 0 ? {} : { storeProgram: await storeProgram.find() };
       // A cold boot takes seconds, and the starts behind it do not need one.
       if (spec.volumes === undefined)
         await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }), signal);
@@ -126,7 +128,7 @@ export class MachineHost implements SandboxHost {
           guestRuns();
           failpoint(`${operation}:restored`);
           const died = watch(made.running, events);
-          const config = guestConfig(vmId, spec, image, made.running, made.slot.dns);
+          const config = { ...guestConfig(vmId, spec, image, made.running, made.slot.dns), ...mounts };
           const configured = traced(
             'guest until ready',
             async () => {

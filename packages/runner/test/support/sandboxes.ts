@@ -127,6 +127,7 @@ export class TestRunner {
         network,
         warm,
         volumes: this.volumes,
+        storeProgram: { find: () => Promise.reject(new Error('no sandbox here mounts an object store')) },
         admission,
         logsFolder: join(home, 'logs'),
         listenHost: '127.0.0.1',

@@ -41,6 +41,7 @@ export const objectStoreMountOperations = {
       'ambiguous_reference',
       'mount_path_taken',
       'mount_rejected',
+      'no_capacity',
       'secret_missing',
       'sandbox_not_running',
       'limit_reached',
@@ -49,7 +50,7 @@ export const objectStoreMountOperations = {
     errors: {
       400: 'The mount path is not valid or reserved, the sandbox has 8 mounts, or the text is the id of one object store and the name of another.',
       404: `${unknownSandbox}; no object store of the project has this id or name.`,
-      409: 'The sandbox is not running; something is mounted at the path; the store or its credentials were deleted; the sandbox rejected the mount.',
+      409: 'The sandbox is not running; something is mounted at the path; the store or its credentials were deleted; the sandbox rejected the mount; its host cannot mount object stores yet.',
       502: 'The host of the sandbox did not answer.',
     },
   },

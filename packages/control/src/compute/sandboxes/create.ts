@@ -229,6 +229,7 @@ function needOf(asked: ResolvedSandbox, { overcommit }: { overcommit: Overcommit
     requiredRunnerId: null,
     isBuilt: asked.image.type === 'dockerfile',
     isDocker: asked.image.type === 'dockerfile' && asked.image.docker === true,
+    mountsStores: asked.object_store_mounts.length > 0,
     volumes: asked.volumes.map(({ volume }) => volume),
     overcommitted: isOvercommitted(asked, overcommit),
   };

@@ -10,11 +10,13 @@ export interface HostOfSandbox {
   region: string;
   runner_id: string | null;
   data_url: string | null;
+  /** Of its host; null where that is not known. */
+  capabilities: string[] | null;
 }
 
 const WHERE = statement<HostOfSandbox>(
   'sandbox-where',
-  `select s.id, s.status, s.region, s.runner_id, r.data_url
+  `select s.id, s.status, s.region, s.runner_id, r.data_url, r.capabilities
      from sandboxes s left join runners r on r.id = s.runner_id where s.id = $1 and ${REACHABLE('$2', '$3', 's')}`,
 );
 

@@ -1,8 +1,10 @@
 /** Mounts of sandboxes that run. The row is written first: it is what the host asks for, and what later starts mount. */
 import { checkMountPath, conflict, notFound, operations, quote, type GuestStore } from '@releap/contract';
+import { OBJECT_STORES_CAPABILITY } from '@releap/contract/runner';
 import type { Database } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
 import type { HostClient } from '../../fleet/runners/host-client.ts';
+import { MADE_AFTER_START } from '../scheduler/placement.ts';
 import { hostOf, type HostOfSandbox } from './host-of.ts';
 import {
   checkRoom,
@@ -46,6 +48,11 @@ export function objectStoreMountRoutes(
     const path = checkMountPath(body.mount_path, 'mount_path');
     const host = await hostOf(database, params.id, principal.projectId);
     const shown = `sandbox ${quote(params.id)}`;
+    if (host.status === 'running' && host.capabilities?.includes(OBJECT_STORES_CAPABILITY) !== true)
+      throw conflict(
+        `the host of ${shown} cannot mount object stores yet: ${MADE_AFTER_START}`,
+        'no_capacity',
+      );
     const mount = await resolveMount(database.pool, principal.projectId, {
       object_store: body.object_store,
       mount_path: path,

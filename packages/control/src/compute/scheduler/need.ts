@@ -21,6 +21,7 @@ export interface NeedRow {
   /** The artifact that it is made from, and the hosts that have it. */
   artifact_id: string | null;
   holders: string[];
+  mounts_stores: boolean;
   volumes: string[];
   copy_holders: string[];
   mounted_on: string[];
@@ -48,6 +49,7 @@ export const NEED = `s.region, s.mode, s.spot, s.cpu_arch, s.cpu, s.mem_mib, s.g
   ) as required_runner_id,
   coalesce(made.root ->> 'type' = 'dockerfile', false) as is_built,
   coalesce((made.root ->> 'docker')::boolean, false) as is_docker,
+  s.start_from = 'disk' and exists (select 1 from object_store_mounts o where o.sandbox_id = s.id) as mounts_stores,
   made.artifact_id,
   ${when(
     'made.artifact_id is not null',
@@ -83,6 +85,7 @@ export function toNeed(row: NeedRow, overcommit: Overcommit): Need {
     isBuilt: row.is_built,
     isDocker: row.is_docker,
     holders: row.holders,
+    mountsStores: row.mounts_stores,
     volumes: row.volumes,
     copyHolders: row.copy_holders,
     mountedOn: row.mounted_on,

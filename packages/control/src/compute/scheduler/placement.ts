@@ -1,7 +1,11 @@
 /** Which host a sandbox is placed on. Pure: numbers in, a choice or a reason out. */
 import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, type RunnerFacts } from '@releap/contract';
-import { VOLUMES_CAPABILITY } from '@releap/contract/runner';
+import { OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY } from '@releap/contract/runner';
 import type { Overcommit } from './overcommit.ts';
+
+/** Of a host that cannot mount object stores. */
+export const MADE_AFTER_START =
+  'set-up makes what mounts need after the first start of a host (`rlp doctor` there says whether it is made); try again in some minutes';
 
 export interface Host {
   id: string;
@@ -36,6 +40,8 @@ export interface Need extends Resources {
   isDocker?: boolean;
   /** Hosts that have the image or snapshot that it is made from. Others must fetch it. */
   holders?: readonly string[];
+  /** It mounts object stores when it boots. */
+  mountsStores?: boolean;
   /** The volumes that it mounts. */
   volumes?: readonly string[];
   /** Hosts that have a copy of one of them. */
@@ -213,14 +219,27 @@ function couldTake(need: Need, host: Host): boolean {
   );
 }
 
+/** The end of a sentence. */
+const LACKS = {
+  builds: 'builds Dockerfiles (RELEAP_BUILDS is 0)',
+  stores: `can mount object stores yet: ${MADE_AFTER_START}`,
+  volumes: 'can mount volumes (`rlp doctor` on the host says why)',
+};
+
 /** What the host cannot do that the sandbox needs. */
 function lackingCapability(
-  { isBuilt = false, isDocker = false, volumes = [] }: Pick<Need, 'isBuilt' | 'isDocker' | 'volumes'>,
+  {
+    isBuilt = false,
+    isDocker = false,
+    mountsStores = false,
+    volumes = [],
+  }: Pick<Need, 'isBuilt' | 'isDocker' | 'mountsStores' | 'volumes'>,
   { capabilities }: Host,
-): 'builds' | 'volumes' | undefined {
+): 'builds' | 'stores' | 'volumes' | undefined {
   const needed = isBuilt ? [DOCKERFILE_CAPABILITY, ...(isDocker ? [DOCKER_CAPABILITY] : [])] : [];
   const known = capabilities ?? [DOCKERFILE_CAPABILITY];
   if (!needed.every((capability) => known.includes(capability))) return 'builds';
+  if (mountsStores && !known.includes(OBJECT_STORES_CAPABILITY)) return 'stores';
   return volumes.length > 0 && !known.includes(VOLUMES_CAPABILITY) ? 'volumes' : undefined;
 }
 
@@ -276,9 +295,8 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
   }
   const capable = sameArch.filter((host) => lackingCapability(need, host) === undefined);
   if (capable.length === 0) {
-    const lacks = sameArch.some((host) => lackingCapability(need, host) === 'volumes')
-      ? 'can mount volumes (`rlp doctor` on the host says why)'
-      : 'builds Dockerfiles (RELEAP_BUILDS is 0)';
+    const lacking = sameArch.map((host) => lackingCapability(need, host));
+    const lacks = LACKS[(['volumes', 'stores'] as const).find((what) => lacking.includes(what)) ?? 'builds'];
     return { reason: `no host of ${region} ${lacks}`, unsatisfiable: true };
   }
   if (need.gpus > 0 && !capable.some((host) => host.facts.gpus >= need.gpus)) {

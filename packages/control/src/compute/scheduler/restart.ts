@@ -3,15 +3,15 @@
  * gets them back only if they are free. Otherwise the request is refused at once instead of queued, because the wait for
  * others to end would have no known limit. Spot sandboxes are evicted for it, so that a retry succeeds.
  */
-import { VOLUMES_CAPABILITY } from '@releap/contract/runner';
-import type { Database } from '@releap/database';
+import { OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY } from '@releap/contract/runner';
+import { queryOne, statement, type Database } from '@releap/database';
 import type { Overcommit } from './overcommit.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import type { Change } from '../sandboxes/transition-sql.ts';
 import { readHost, readSomeHosts } from './hosts.ts';
 import { candidateHosts, preempt } from './preempt.ts';
-import { isOvercommitted, shortfall, type Demand, type Host } from './placement.ts';
+import { isOvercommitted, MADE_AFTER_START, shortfall, type Demand, type Host } from './placement.ts';
 import { allocate } from './allocate.ts';
 
 export interface RestartContext {
@@ -22,6 +22,12 @@ export interface RestartContext {
 
 /** Moved; or refused for lack of capacity (`why` is the end of a sentence); or neither: another event was first. */
 export type Restarted = { moved: SandboxRow } | { refused: string } | undefined;
+
+/** $1 sandbox */
+const HAS_STORES = statement(
+  'restart-has-stores',
+  'select 1 from object_store_mounts where sandbox_id = $1 limit 1',
+);
 
 /** Thrown inside a transaction to roll back the allocation. The message is the end of a sentence. */
 export class InsufficientCapacityError extends Error {
@@ -57,15 +63,22 @@ export async function restart(
         gpus: row.gpu_host,
         overcommitted: isOvercommitted(row, limits.overcommit),
       };
+      const can = (capability: string): boolean => host?.capabilities?.includes(capability) === true;
+      // No eviction would help.
+      const nothing = { ...need, cpu: 0, mem_mib: 0, gpus: 0 };
       // Without them it would boot with empty folders in their place.
-      if (row.volume_count > 0 && host?.capabilities?.includes(VOLUMES_CAPABILITY) !== true)
-        // No eviction would help.
-        throw new InsufficientCapacityError('its host cannot mount volumes now', row, {
-          ...need,
-          cpu: 0,
-          mem_mib: 0,
-          gpus: 0,
-        });
+      if (row.volume_count > 0 && !can(VOLUMES_CAPABILITY))
+        throw new InsufficientCapacityError('its host cannot mount volumes now', row, nothing);
+      if (
+        row.start_from === 'disk' &&
+        !can(OBJECT_STORES_CAPABILITY) &&
+        (await queryOne(client, HAS_STORES, [row.id])) !== undefined
+      )
+        throw new InsufficientCapacityError(
+          `its host cannot mount object stores yet: ${MADE_AFTER_START}`,
+          row,
+          nothing,
+        );
       const why = host === undefined ? 'it has no host' : admissionError(host, need, limits);
       if (why !== undefined) throw new InsufficientCapacityError(why, row, need);
       return row;
