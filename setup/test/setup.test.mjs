@@ -7,7 +7,14 @@ import { after, test } from 'node:test';
 import { promisify } from 'node:util';
 import { alone } from '../alone.mjs';
 import { findCommand, run, SetupError } from '../command.mjs';
-import { BENCH_PACKAGES, GO_PACKAGE, kernelSource, PACKAGES, TEST_PACKAGES } from '../packages.mjs';
+import {
+  BENCH_PACKAGES,
+  GO_PACKAGE,
+  kernelSource,
+  PACKAGES,
+  TEST_PACKAGES,
+  VOLUME_PACKAGES,
+} from '../packages.mjs';
 import { servesVolumes } from '../kernel.mjs';
 import { packProgram } from '../linked-program.mjs';
 import { isNewEnough } from '../qemu.mjs';
@@ -68,7 +75,13 @@ test("root's tools are found with any PATH", async () => {
 });
 
 test('every package has its purpose, and the command or file that shows that it is installed', () => {
-  for (const { name, why, command, file } of [...PACKAGES, ...TEST_PACKAGES, ...BENCH_PACKAGES, GO_PACKAGE]) {
+  for (const { name, why, command, file } of [
+    ...PACKAGES,
+    ...VOLUME_PACKAGES,
+    ...TEST_PACKAGES,
+    ...BENCH_PACKAGES,
+    GO_PACKAGE,
+  ]) {
     assert.ok(why.length > 0 && (command ?? file) !== undefined, name);
   }
 });

@@ -1,3 +1,4 @@
+import { existsSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
@@ -179,12 +180,16 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   // Apart from those of the VMs, all of which a reconciliation ends that no record names.
   const volumeGroups = await CgroupTree.open(join(home, 'volumes'), VOLTREE_CORES);
   for (const left of await volumeGroups.list()) await volumeGroups.destroy(left);
+  const pinned = async (program: string): Promise<string> =>
+    await pinnedProgram(program, join(folder, 'programs'));
+  // At the first start of the service, set-up makes it later.
+  if (existsSync(VOLTREE)) await pinned(VOLTREE);
   const storeProgram = await StoreProgram.open(buildDir, join(folder, 'programs'));
   const copies = new VolumeCopies({
     folder: join(folder, 'volumes'),
     quarantine: volumeQuarantine,
     client: new VolumeClient(store),
-    voltree: new Voltree(await pinnedProgram(VOLTREE, join(folder, 'programs')), volumeGroups),
+    voltree: new Voltree(() => pinned(VOLTREE), volumeGroups),
     disks: new XfsDisks(),
     hostName: id.slice(0, 8),
     commitEveryMs: options.volumeCommitMs,

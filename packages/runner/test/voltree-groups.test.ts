@@ -25,7 +25,7 @@ async function volume(name: string): Promise<VolumePaths> {
 const upload = (): Promise<void> => Promise.resolve();
 
 test('commands of voltree run in a control group of their own, which is gone afterwards', async () => {
-  const voltree = new Voltree(VOLTREE, groups);
+  const voltree = new Voltree(async () => VOLTREE, groups);
   const [one, two] = [await volume('one'), await volume('two')];
   await writeFile(join(one.data, 'file'), 'content');
   const commit = await voltree.commit(one, upload, signal);
@@ -59,7 +59,7 @@ exec dd if=/dev/zero of=/dev/null bs=1300M count=1
 `;
   await writeFile(program, script);
   await chmod(program, 0o755);
-  const voltree = new Voltree(program, groups);
+  const voltree = new Voltree(async () => program, groups);
   await assert.rejects(voltree.commit(await volume('three'), upload, signal), /may use 1024 MiB of memory/);
   assert.deepEqual(await groups.list(), []);
 });

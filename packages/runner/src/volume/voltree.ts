@@ -82,12 +82,12 @@ export type MovePack = (pack: Static<typeof Blob>, signal: AbortSignal) => Promi
 type Groups = Pick<CgroupTree, 'create' | 'destroy'>;
 
 export class Voltree {
-  readonly #program: string;
+  readonly #program: () => Promise<string>;
   readonly #groups: Groups;
   #commands = 0;
 
-  /** @param program path of the binary. @param groups where each command gets a control group, of these commands alone */
-  constructor(program: string, groups: Groups) {
+  /** @param program resolves with the path of the binary. @param groups where each command gets a control group, of these commands alone */
+  constructor(program: () => Promise<string>, groups: Groups) {
     this.#program = program;
     this.#groups = groups;
   }
@@ -157,7 +157,7 @@ export class Voltree {
         pids: THREADS_MAX,
       });
       const options = joined.flatMap((procs) => ['--cgroup', procs]);
-      await run(this.#program, [...options, name, ...args], {
+      await run(await this.#program(), [...options, name, ...args], {
         deadlineMs: DEADLINE_MS,
         env: { ...toolEnvironment(), GOMEMLIMIT: `${HEAP_MIB}MiB` },
         signal: packs.signal,

@@ -41,7 +41,7 @@ export async function openCopies(options: VolumeHostOptions): Promise<VolumeCopi
     folder: volumes,
     quarantine,
     client: new VolumeClient(store),
-    voltree: new Voltree(VOLTREE, await CgroupTree.open(folder)),
+    voltree: new Voltree(async () => VOLTREE, await CgroupTree.open(folder)),
     disks: new XfsDisks(),
     hostName: id.slice(0, 8),
     commitEveryMs: options.commitEveryMs ?? 3_600_000,
