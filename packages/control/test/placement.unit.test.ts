@@ -103,7 +103,7 @@ describe('placement', () => {
     ];
     assert.match(
       reason(choose(mounts, [without], overcommit)),
-      /^never: no host of region "here" can mount object stores yet: set-up makes .*; try again in some minutes$/,
+      /^later: no host of region "here" can mount object stores yet: set-up makes .*; try again in some minutes$/,
     );
     assert.equal(chosen(choose(need(), [without], overcommit)), 'new');
     assert.equal(chosen(choose(mounts, [without, can], overcommit)), 'b');

@@ -296,8 +296,9 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
   const capable = sameArch.filter((host) => lackingCapability(need, host) === undefined);
   if (capable.length === 0) {
     const lacking = sameArch.map((host) => lackingCapability(need, host));
-    const lacks = LACKS[(['volumes', 'stores'] as const).find((what) => lacking.includes(what)) ?? 'builds'];
-    return { reason: `no host of ${region} ${lacks}`, unsatisfiable: true };
+    const what = (['volumes', 'stores'] as const).find((one) => lacking.includes(one)) ?? 'builds';
+    // A new host gets what mounts object stores a few minutes after its start.
+    return { reason: `no host of ${region} ${LACKS[what]}`, unsatisfiable: what !== 'stores' };
   }
   if (need.gpus > 0 && !capable.some((host) => host.facts.gpus >= need.gpus)) {
     const most = Math.max(...capable.map((host) => host.facts.gpus));
