@@ -7,7 +7,7 @@ import { until } from '@releap/testing/world';
 import type { Database } from '@releap/database';
 import { createLifecycle, type RowLifecycle } from '../src/platform/lifecycle/apply.ts';
 import { defineMachine, type Transition } from '../src/platform/lifecycle/machine.ts';
-import { transitionSql, type TransitionInput } from '../src/platform/lifecycle/sql.ts';
+import { eventSql, transitionSql, type TransitionInput } from '../src/platform/lifecycle/sql.ts';
 
 type VolumeStatus = 'creating' | 'ready' | 'failed' | 'deleted';
 type VolumeEvent = 'observe:ready' | 'grow' | 'deadline' | 'delete' | 'again' | 'name';
@@ -41,6 +41,7 @@ const TRANSITIONS: readonly VolumeTransition[] = [
 
 const machine = defineMachine<VolumeTransition, Volume>({
   name: 'test-volume',
+  table: 'test_volumes',
   transitions: TRANSITIONS,
   conditions: {
     small: { sql: 's.size < 100', holds: (v) => v.size < 100, otherwise: 'it is as large as it may be' },
@@ -49,7 +50,6 @@ const machine = defineMachine<VolumeTransition, Volume>({
   transient: ['creating'],
 });
 const sql = transitionSql<VolumeTransition, Volume>(machine, {
-  table: 'test_volumes',
   columns: ['id', 'status', 'desired', 'generation', 'deadline_at', 'error', 'size', 'label'],
   input: { owner: 'text', size: 'integer', label: 'text' },
   guards: ['owner'],
@@ -184,6 +184,29 @@ describe('a state machine over a table of one’s own', () => {
       return { all: grown.all };
     });
     assert.equal((await moved.all).length, 3);
+  });
+
+  it('gives the parts of an event to statements that do other things, too', async () => {
+    const events = eventSql(machine);
+    const ids = [await add('creating', 10), await add('creating', 200), await add('failed', 10)];
+    const { rows } = await database.pool.query<{ status: VolumeStatus }>(
+      `update test_volumes v set ${events.sets('v', { 'observe:ready': 'size < 100', deadline: 'true' })}, label = 'seen'
+        where id = any($1::uuid[]) returning status`,
+      [ids],
+    );
+    assert.deepEqual(
+      rows.map(({ status }) => status),
+      ['ready', 'failed', 'failed'],
+      'the first event that is allowed and whose condition holds; otherwise the status stays',
+    );
+    const { rowCount } = await database.pool.query(
+      `update test_volumes v set ${events.sets('v', 'observe:ready')} where id = any($1::uuid[]) and ${events.allows('v', 'observe:ready')}`,
+      [ids],
+    );
+    assert.equal(rowCount, 0, 'none is being created');
+    assert.equal(events.allows('v', 'deadline', 'observe:ready'), `v.status in ('creating')`);
+    for (const event of ['delete', 'grow', 'again', 'name'] as const)
+      assert.throws(() => events.sets('v', event), /test-volume: \w+ is not one change of the status/);
   });
 
   it('says why an event is refused, and what is allowed', () => {

@@ -84,7 +84,6 @@ const JOB = `update jobs j set
 const ERASE = `delete from sandbox_env e using moved m where e.sandbox_id = m.id and m.status = 'deleted'`;
 
 export const SANDBOX_SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
-  table: 'sandboxes',
   columns: SANDBOX_COLUMNS,
   input: {
     project_id: 'uuid',

@@ -335,6 +335,7 @@ const describe = (event: SandboxEvent, { status }: SandboxFacts): string | undef
 
 export const MACHINE = defineMachine<Transition, SandboxFacts>({
   name: 'sandbox',
+  table: 'sandboxes',
   transitions: TRANSITIONS,
   conditions: CONDITIONS,
   transient: TRANSIENT,

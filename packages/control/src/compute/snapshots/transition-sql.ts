@@ -38,7 +38,6 @@ const JOB = `update jobs j set
 const ERASE = `delete from snapshot_env e using moved m where e.snapshot_id = m.id and m.desired = 'deleted'`;
 
 export const SNAPSHOT_SQL = transitionSql<SnapshotTransition, SnapshotRow>(SNAPSHOT_MACHINE, {
-  table: 'snapshots',
   columns: SNAPSHOT_COLUMNS,
   input: { runner_id: 'uuid', ...REPORTED },
   guards: ['runner_id'],

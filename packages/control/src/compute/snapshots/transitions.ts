@@ -43,8 +43,8 @@ export const SNAPSHOT_TRANSITIONS: readonly SnapshotTransition[] = [
 
 export const SNAPSHOT_MACHINE = defineMachine<SnapshotTransition, Pick<SnapshotRow, 'status'>>({
   name: 'snapshot',
+  table: 'snapshots',
   transitions: SNAPSHOT_TRANSITIONS,
-  conditions: {},
   // A snapshot is `pending` only after its creation, which sets the deadline.
   transient: ['pending'],
 });

@@ -12,6 +12,7 @@ import { functionNotFound } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
 import { deleteFunctionImages } from '../../storage/images/function-images.ts';
 import { IS_DELETED, isDeletedName } from './deleted-name.ts';
+import { VERSION_EVENTS } from './version-states.ts';
 
 /**
  * Invocations that wait end here, in the same statement: nothing would run them. A running one ends with its instance.
@@ -26,10 +27,8 @@ const DELETE = statement<{ id: string }>(
                     where project_id = $1 and name = coalesce($2, name) and position('/' in name) = 0 limit $3)
       returning id
    ), versions as (
-     update function_versions v set env = '{}',
-            template_state = case when v.template_state in ('building', 'pending') then 'failed' else v.template_state end,
-            template_error = case when v.template_state in ('building', 'pending') then 'its function was deleted'
-                                  else v.template_error end
+     update function_versions v set env = '{}', ${VERSION_EVENTS.sets('v', { fail: 'true' })},
+            template_error = case when ${VERSION_EVENTS.allows('v', 'fail')} then 'its function was deleted' else v.template_error end
        from f where v.function_id = f.id
    ), schedules as (
      delete from function_schedules s using f where s.function_id = f.id

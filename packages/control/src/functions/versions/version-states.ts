@@ -1,11 +1,14 @@
 /**
- * The states of versions after their deploy: `building` → `pending` → `published` or `failed`. Each change is one statement that
- * locks the function before its version. The current version only moves to newer ones. A version that is activated `now` becomes the
- * current one with its deploy, or when its image is built; one that is activated `when_ready` when it is published.
+ * The states of versions after their deploy. Each change is one statement that locks the function before its version. The current
+ * version only moves to newer ones. A version that is activated `now` becomes the current one with its deploy, or when its image is
+ * built; one that is activated `when_ready` when it is published.
  */
-import type { RootSource } from '@releap/contract';
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import type { FunctionTemplateState, RootSource } from '@releap/contract';
+import { queryAll, statement, type Database, type FunctionVersionRow } from '@releap/database';
 import type { EventBus } from '../../platform/events/event-bus.ts';
+import { createLifecycle } from '../../platform/lifecycle/apply.ts';
+import { defineMachine, type Transition } from '../../platform/lifecycle/machine.ts';
+import { eventSql, transitionSql, type TransitionInput } from '../../platform/lifecycle/sql.ts';
 
 export interface VersionStates {
   /** The image of a building version is built: it is activated, if it is to be now, and its first instance can be tried. @returns false when it is not building any more */
@@ -29,33 +32,44 @@ export const NOTHING_SERVES = (fn: string): string =>
      select 1 from function_versions c
       where c.function_id = ${fn}.id and c.version = ${fn}.current_version and c.template_state = 'failed'))`;
 
-/** $1 version */
-const LOCK = `select id from functions where id = (select function_id from function_versions where id = $1) for no key update`;
+type VersionTransition = Transition<FunctionTemplateState, 'built' | 'publish' | 'fail'>;
 
-/** $1 version, $2 root */
-const BUILT = statement<{ id: string }>(
-  'function-version-built',
-  `with locked as (${LOCK}), moved as (
-     update function_versions v set template_state = 'pending', root = $2::jsonb
-       from locked where v.id = $1 and v.function_id = locked.id and v.template_state = 'building'
-     returning v.function_id, v.version, v.activate
-   )
-   update functions f set revision = f.revision + 1,
-          current_version = case when m.activate = 'now' or ${NOTHING_SERVES('f')} then greatest(f.current_version, m.version) else f.current_version end
-     from moved m where f.id = m.function_id returning f.id`,
-);
+// biome-ignore format: one row per line
+export const VERSION_MACHINE = defineMachine<VersionTransition>({
+  name: 'function-version',
+  table: 'function_versions',
+  column: 'template_state',
+  transitions: [
+    { from: ['building'], on: 'built', to: 'pending', note: 'the current one, if it is activated `now` or nothing else serves' },
+    { from: ['pending'], on: 'publish', to: 'published', note: 'an instance has listened; the current one, unless a newer one is' },
+    { from: ['building', 'pending'], on: 'fail', to: 'failed', note: 'with the reason; also when its function is deleted' },
+  ],
+});
+export const VERSION_EVENTS = eventSql(VERSION_MACHINE);
 
-/** $1 version, $2 warning, $3 root (null: as it is) */
-const PUBLISH = statement<{ id: string }>(
-  'function-version-publish',
-  `with locked as (${LOCK}), moved as (
-     update function_versions v set template_state = 'published', template_error = $2, root = coalesce($3::jsonb, v.root)
-       from locked where v.id = $1 and v.function_id = locked.id and v.template_state = 'pending'
-     returning v.function_id, v.version
-   )
-   update functions f set current_version = greatest(f.current_version, m.version), revision = f.revision + 1
-     from moved m where f.id = m.function_id returning f.id`,
-);
+const CURRENT: Partial<Record<VersionTransition['on'], string>> = {
+  built: `, current_version = case when m.activate = 'now' or ${NOTHING_SERVES('f')} then greatest(f.current_version, m.version)
+                                   else f.current_version end`,
+  publish: ', current_version = greatest(f.current_version, m.version)',
+};
+
+const VERSION_SQL = transitionSql<VersionTransition, Moved>(VERSION_MACHINE, {
+  columns: ['function_id', 'version', 'activate'],
+  updatedAt: false,
+  input: { root: 'jsonb' },
+  // A probe of the index for each, however many functions there are.
+  lock: `select t.id from t cross join lateral (
+     select from functions where id = (select function_id from function_versions where id = t.id) for no key update) f`,
+  set: {
+    root: () => 'coalesce(t.root, s.root)',
+    template_error: ({ on }) => (on === 'built' ? undefined : 't.error'),
+  },
+  alongside: ([row]) => ({
+    functions_changed: `update functions f set revision = f.revision + 1${(row && CURRENT[row.on]) ?? ''}
+    from moved m where f.id = m.function_id`,
+  }),
+});
+type Moved = Pick<FunctionVersionRow, 'function_id' | 'version' | 'activate'>;
 
 /** $1 version */
 const CAPTURED = statement(
@@ -64,37 +78,32 @@ const CAPTURED = statement(
     where id = $1 and template_state = 'published' and template_error is not null`,
 );
 
-/** $1 version, $2 reason */
-const FAIL = statement<{ id: string }>(
-  'function-version-fail',
-  `with locked as (${LOCK}), moved as (
-     update function_versions v set template_state = 'failed', template_error = $2
-       from locked where v.id = $1 and v.function_id = locked.id and v.template_state in ('building', 'pending')
-     returning v.function_id
-   )
-   update functions f set revision = f.revision + 1 from moved m where f.id = m.function_id returning f.id`,
-);
-
 export function createVersionStates(database: Pick<Database, 'pool'>, events: EventBus): VersionStates {
-  const announce = (row: { id: string } | undefined): boolean => {
-    if (row !== undefined) events.emit('functions-changed', [row.id]);
-    return row !== undefined;
-  };
+  const { apply } = createLifecycle<VersionTransition, Moved, TransitionInput & { root?: RootSource }>({
+    database,
+    sql: VERSION_SQL,
+    deadlines: {},
+    onMoved: (rows) =>
+      events.emit(
+        'functions-changed',
+        rows.map((row) => row.function_id),
+      ),
+  });
   return {
-    async built(versionId, root) {
-      const moved = announce(await queryOne(database.pool, BUILT, [versionId, JSON.stringify(root)]));
-      if (moved) events.emit('versions-pending');
-      return moved;
+    async built(id, root) {
+      const [moved] = await apply('built', [{ id, root }]);
+      if (moved !== undefined) events.emit('versions-pending');
+      return moved !== undefined;
     },
-    async publish(versionId, { warning = null, root } = {}) {
-      const values = [versionId, warning, root === undefined ? null : JSON.stringify(root)];
-      return announce(await queryOne(database.pool, PUBLISH, values));
+    async publish(id, { warning, root } = {}) {
+      const change = { id, ...(warning && { error: warning }), ...(root && { root }) };
+      return (await apply('publish', [change])).length > 0;
     },
-    async captured(versionId) {
-      await queryAll(database.pool, CAPTURED, [versionId]);
+    async captured(id) {
+      await queryAll(database.pool, CAPTURED, [id]);
     },
-    async fail(versionId, reason) {
-      return announce(await queryOne(database.pool, FAIL, [versionId, reason]));
+    async fail(id, error) {
+      return (await apply('fail', [{ id, error }])).length > 0;
     },
   };
 }

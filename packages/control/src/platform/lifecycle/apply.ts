@@ -24,7 +24,7 @@ export interface RowLifecycle<Event extends string, Row, Input> {
 }
 
 export interface LifecycleOptions<T extends Transition, Row extends QueryResultRow> {
-  database: Database;
+  database: Pick<Database, 'pool'>;
   sql: TransitionSql<T, Row>;
   /** Longest stay in each transient status, in milliseconds. */
   deadlines: Readonly<Record<string, number>>;

@@ -1,29 +1,18 @@
 /**
- * State machines as data. A resource that lives in a table (a sandbox, a snapshot, later a volume or an endpoint) changes
- * its status only through a row of its transition table:
+ * State machines as data. A resource whose table has a status (sandboxes, snapshots, images, jobs, versions of functions, their
+ * invocations, hosts, copies of artifacts) changes it only through a row of its transition table:
  *
  * - `machine.ts` (this file) evaluates the rows in TypeScript: which one applies, or why none does. Pure; for messages, models
  *   and documents.
- * - `sql.ts` compiles the rows of each event into ONE conditional UPDATE, so that of concurrent events one wins.
- * - `apply.ts` runs it, retries it after a deadlock, and announces the changes after the commit.
+ * - `sql.ts` compiles them. `transitionSql`: the rows of each event become ONE conditional UPDATE, so that of concurrent events one
+ *   wins. `eventSql`: the condition and the assignment of an event, for statements that do other things, too.
+ * - `apply.ts` runs the statements of `transitionSql`, retries them after a deadlock, and announces the changes after the commit.
  *
- * A third resource needs a table with at least `id uuid, status text, desired text, generation integer, deadline_at
- * timestamptz, error text, updated_at timestamptz`, and:
- *
- *     type VolumeStatus = 'creating' | 'ready' | 'failed' | 'deleted';
- *     type VolumeTransition = Transition<VolumeStatus, 'observe:ready' | 'deadline' | 'delete', never, 'deleted'>;
- *     const TRANSITIONS: readonly VolumeTransition[] = [
- *       { from: ['creating'], on: 'observe:ready', to: 'ready' },
- *       { from: ['creating'], on: 'deadline', to: 'failed', wants: 'deleted', error: 'it was not made in time' },
- *       { from: ['creating', 'ready', 'failed'], on: 'delete', to: 'deleted', wants: 'deleted' },
- *     ];
- *     const machine = defineMachine<VolumeTransition, Volume>({
- *       name: 'volume', transitions: TRANSITIONS, conditions: {}, transient: ['creating'] });
- *     const sql = transitionSql<VolumeTransition, Volume>(machine, { table: 'volumes', columns: ['id', 'status', …] });
- *     const volumes = createLifecycle<VolumeTransition, Volume, TransitionInput>({ database, sql, deadlines, onMoved });
- *     await volumes.apply('delete', [{ id }]);
- *
- * `test/lifecycle-machine.test.ts` does exactly this on a real PostgreSQL.
+ * `transitionSql` needs `id uuid` and a status; `updated_at timestamptz` unless told otherwise; `desired text` and `generation
+ * integer` where a row has `wants`; `error text` where one has `error`; `deadline_at timestamptz` where there are `transient`
+ * statuses. The smallest example of it is functions/versions/version-states.ts, of `eventSql` storage/images/transitions.ts;
+ * compute/sandboxes has all there is. `test/status-writers.test.ts` asks PostgreSQL whether another statement writes a status.
+ * `docs/lifecycle.md` is made from the tables.
  */
 
 /** One row of a transition table: from these statuses, on this event, if all conditions hold, to that status. */
@@ -64,10 +53,13 @@ export interface Condition<Facts> {
 export interface MachineDefinition<T extends Transition, Facts extends { status: string }> {
   /** Prefix of the statements' names. */
   name: string;
+  table: string;
+  /** The column of the status, by default `status`. */
+  column?: string;
   transitions: readonly T[];
-  conditions: Readonly<Record<ConditionOf<T>, Condition<Facts>>>;
-  /** Transient statuses: each has a deadline, and rows for the event `deadline` that leave it. */
-  transient: readonly string[];
+  conditions?: Readonly<Record<ConditionOf<T>, Condition<Facts>>>;
+  /** Transient statuses: each has a deadline, and rows for the event `deadline` that leave it. By default none. */
+  transient?: readonly string[];
   /** Conditions that no status change could satisfy: they come first in a refusal. */
   permanent?: readonly ConditionOf<T>[];
   /** The present status in a refusal of this event, where its bare name would mislead. */
@@ -76,8 +68,10 @@ export interface MachineDefinition<T extends Transition, Facts extends { status:
 
 export type ConditionOf<T extends Transition> = NonNullable<T['when']>[number];
 
-export interface Machine<T extends Transition, Facts extends { status: string }> {
+export interface Machine<T extends Transition, Facts extends { status: string } = { status: string }> {
   readonly name: string;
+  readonly table: string;
+  readonly column: string;
   readonly transitions: readonly T[];
   readonly conditions: Readonly<Record<string, Condition<Facts>>>;
   readonly transient: readonly string[];
@@ -91,11 +85,11 @@ export interface Machine<T extends Transition, Facts extends { status: string }>
   writing: (event: T['on']) => T[];
 }
 
-export function defineMachine<T extends Transition, Facts extends { status: string }>(
+export function defineMachine<T extends Transition, Facts extends { status: string } = { status: string }>(
   definition: MachineDefinition<T, Facts>,
 ): Machine<T, Facts> {
-  const { name, transitions, transient, permanent = [] } = definition;
-  const conditions: Readonly<Record<string, Condition<Facts>>> = definition.conditions;
+  const { name, table, column = 'status', transitions, transient = [], permanent = [] } = definition;
+  const conditions: Readonly<Record<string, Condition<Facts>>> = definition.conditions ?? {};
   const rowsOf = (event: T['on']): T[] => transitions.filter((row) => row.on === event);
   const failing = (row: T, facts: Facts): string | undefined =>
     (row.when ?? []).find((condition) => conditions[condition]?.holds(facts) !== true);
@@ -107,6 +101,8 @@ export function defineMachine<T extends Transition, Facts extends { status: stri
 
   return {
     name,
+    table,
+    column,
     transitions,
     conditions,
     transient,

@@ -1,4 +1,4 @@
-/** Compiles a transition table to SQL: one conditional UPDATE per event. Pure. */
+/** Compiles a transition table to SQL: one conditional UPDATE per event, or the parts of one. Pure. */
 import {
   columns as stored,
   rowColumns,
@@ -11,9 +11,9 @@ import type { Machine, Transition } from './machine.ts';
 /** A row to which an event is applied. Given guards must match, or nothing happens. */
 export interface TransitionInput {
   id: string;
-  /** Guard: only in this generation. */
+  /** Guard: only in this generation. Of a table with desired states. */
   generation?: number;
-  /** Guard: only if its deadline has passed. */
+  /** Guard: only if its deadline has passed. Of a table with transient statuses. */
   overdue?: true;
   /** The reason of a failure. */
   error?: string;
@@ -23,7 +23,6 @@ export interface TransitionInput {
 export type Expression<T extends Transition> = (row: T) => string | undefined;
 
 export interface TableSql<T extends Transition> {
-  table: string;
   /** The RETURNING columns, as keys of a row (`columns` of @releap/database). */
   columns: readonly string[];
   /** Fields of an input beside those of `TransitionInput`, with their SQL types. */
@@ -32,8 +31,12 @@ export interface TableSql<T extends Transition> {
   guards?: readonly string[];
   /** Columns that the transitions set, over `s` (the row) and `t` (the input). */
   set?: Readonly<Record<string, Expression<T>>>;
-  /** Columns that every transition sets. */
+  /** Columns that every transition sets, beside `updated_at`. */
   always?: Readonly<Record<string, string>>;
+  /** The table has no `updated_at`. */
+  updatedAt?: false;
+  /** Selects the ids of those that may change, over `t`, and locks rows of another table before them. */
+  lock?: string;
   /** SQL for values of `wants` that are not values of `desired`. */
   wanted?: Readonly<Record<string, string>>;
   /** Further statements in the same command, by name, over `moved m`: rows of other tables that change with it. */
@@ -62,11 +65,59 @@ export interface TransitionSql<T extends Transition, Row extends QueryResultRow>
 export const literal = (value: string): string => `'${value.replaceAll("'", "''")}'`;
 const list = (values: readonly string[]): string => `(${values.map(literal).join(', ')})`;
 
+/** What compiles SQL for a machine, whatever its facts are. */
+// oxlint-disable-next-line typescript/no-explicit-any -- facts are read by SQL here
+type Compiled<T extends Transition> = Machine<T, any>;
+
+/** Left side of an assignment of the status. The comment is how a test recognizes it. */
+export const assigned = ({ table, column }: Pick<Machine<Transition>, 'table' | 'column'>): string =>
+  `${column} /* ${table} */`;
+
+/**
+ * The parts of events for statements that do other things, too: that lease a build, or end a job together with its image. Each event
+ * has one row, without conditions, that changes the status.
+ */
+export interface EventSql<Event extends string> {
+  /** Condition: one of the events may leave the row's status. */
+  allows: (alias: string, ...events: Event[]) => string;
+  /**
+   * Assigns the status, in a statement that changes only rows that the event may leave. In one that changes others, too, or applies one
+   * of several events, each has a condition: the first that holds is applied, if the event is allowed; otherwise the status stays.
+   */
+  sets: (alias: string, event: Event | Partial<Readonly<Record<Event, string>>>) => string;
+}
+
+export function eventSql<T extends Transition>(machine: Compiled<T>): EventSql<T['on']> {
+  const { column } = machine;
+  const rowOf = (event: string): T => {
+    const [row, ...more] = machine.transitions.filter((one) => one.on === event);
+    if (row === undefined || row.when !== undefined || row.to === 'same' || more.length > 0)
+      throw new Error(`${machine.name}: ${event} is not one change of the status without conditions`);
+    return row;
+  };
+  const allows = (alias: string, ...events: string[]): string =>
+    `${alias}.${column} in ${list([...new Set(events.flatMap((event) => rowOf(event).from))])}`;
+  return {
+    allows,
+    sets(alias, event) {
+      if (typeof event === 'string') return `${assigned(machine)} = ${literal(rowOf(event).to)}`;
+      const arms = Object.entries<string | undefined>(event).map(([one, condition]) => {
+        const also = condition === 'true' ? '' : ` and (${condition})`;
+        return `when ${allows(alias, one)}${also} then ${literal(rowOf(one).to)}`;
+      });
+      return `${assigned(machine)} = case ${arms.join('\n      ')} else ${alias}.${column} end`;
+    },
+  };
+}
+
 export function transitionSql<T extends Transition, Row extends QueryResultRow>(
-  // oxlint-disable-next-line typescript/no-explicit-any -- facts are read by SQL here
-  machine: Pick<Machine<T, any>, 'name' | 'conditions' | 'transient' | 'events' | 'writing'>,
+  machine: Compiled<T>,
   table: TableSql<T>,
 ): TransitionSql<T, Row> {
+  const { column } = machine;
+  const hasDesired = machine.transitions.some((row) => row.wants !== undefined);
+  const hasDeadlines = machine.transient.length > 0;
+  const hasErrors = machine.transitions.some((row) => row.error !== undefined);
   const texts = new Map<string, Statement<Row>>();
   for (const event of machine.events) {
     const rows = machine.writing(event);
@@ -74,7 +125,7 @@ export function transitionSql<T extends Transition, Row extends QueryResultRow>(
     texts.set(event, statement<Row>(`${machine.name}-${event}`, text(rows, '')));
     // Locked and updated by one command, without waiting for locks.
     const free = `, free as (
-  select l.id from ${table.table} l where l.id in (select id from t) for no key update skip locked
+  select l.id from ${machine.table} l where l.id in (select id from t) for no key update skip locked
 )`;
     texts.set(`${event} free`, statement<Row>(`${machine.name}-${event}-free`, text(rows, free)));
   }
@@ -86,7 +137,7 @@ export function transitionSql<T extends Transition, Row extends QueryResultRow>(
       if (condition === undefined) throw new Error(`${machine.name}: no condition is named "${name}"`);
       return condition.sql;
     });
-    return [`s.status in ${list(row.from)}`, ...conditions].join(' and ');
+    return [`s.${column} in ${list(row.from)}`, ...conditions].join(' and ');
   }
 
   function choose(rows: readonly T[], value: Expression<T>, otherwise: string): string {
@@ -104,27 +155,42 @@ export function transitionSql<T extends Transition, Row extends QueryResultRow>(
   }
 
   function text(rows: readonly T[], free: string): string {
-    const input = { id: 'uuid', generation: 'integer', overdue: 'boolean', error: 'text', ...table.input };
+    const locked = table.lock === undefined ? '' : `, locked as (\n  ${table.lock}\n)`;
+    const input = {
+      id: 'uuid',
+      ...(hasDesired && { generation: 'integer' }),
+      ...(hasDeadlines && { overdue: 'boolean' }),
+      error: 'text',
+      ...table.input,
+    };
     const set: Record<string, Expression<T>> = {
-      status: (row) => (row.to === 'same' ? undefined : literal(row.to)),
-      desired: ({ wants }) =>
-        wants === undefined || wants === 'same' ? undefined : (table.wanted?.[wants] ?? literal(wants)),
-      generation: (row) => (row.wants === undefined ? undefined : 's.generation + 1'),
-      deadline_at: deadline,
-      error: (row) =>
-        row.to === 'failed' ? `coalesce(t.error, ${literal(row.error ?? 'no reason was given')})` : undefined,
+      ...(hasDesired && {
+        desired: ({ wants }) =>
+          wants === undefined || wants === 'same' ? undefined : (table.wanted?.[wants] ?? literal(wants)),
+        generation: (row) => (row.wants === undefined ? undefined : 's.generation + 1'),
+      }),
+      ...(hasDeadlines && { deadline_at: deadline }),
+      ...(hasErrors && {
+        error: (row) =>
+          row.to === 'failed'
+            ? `coalesce(t.error, ${literal(row.error ?? 'no reason was given')})`
+            : undefined,
+      }),
       ...table.set,
     };
+    const moved = choose(rows, (row) => (row.to === 'same' ? undefined : literal(row.to)), `s.${column}`);
     const assignments = [
-      ...Object.entries(set).map(([column, value]) => `${column} = ${choose(rows, value, `s.${column}`)}`),
-      ...Object.entries(table.always ?? {}).map(([column, value]) => `${column} = ${value}`),
-      'updated_at = now()',
+      `${assigned(machine)} = ${moved}`,
+      ...Object.entries(set).map(([name, value]) => `${name} = ${choose(rows, value, `s.${name}`)}`),
+      ...Object.entries(table.always ?? {}).map(([name, value]) => `${name} = ${value}`),
+      ...(table.updatedAt === false ? [] : ['updated_at = now()']),
     ];
     const guards = [
-      ...['generation', ...(table.guards ?? [])].map(
+      ...[...(hasDesired ? ['generation'] : []), ...(table.guards ?? [])].map(
         (name) => `(t.${name} is null or s.${name} = t.${name})`,
       ),
-      '(t.overdue is null or s.deadline_at <= now())',
+      ...(hasDeadlines ? ['(t.overdue is null or s.deadline_at <= now())'] : []),
+      `(${rows.map((row) => `(${applies(row)})`).join('\n      or ')})`,
     ];
     const alongside = Object.entries(table.alongside?.(rows) ?? {}).map(
       ([name, sql]) => `, ${name} as (\n  ${sql}\n)`,
@@ -133,12 +199,11 @@ export function transitionSql<T extends Transition, Row extends QueryResultRow>(
   select * from jsonb_to_recordset($1::jsonb) as t(${Object.entries(input)
     .map((field) => field.join(' '))
     .join(', ')})
-)${free}, moved as (
-  update ${table.table} s set
+)${locked}${free}, moved as (
+  update ${machine.table} s set
     ${assignments.join(',\n    ')}
-  from t${free === '' ? '' : ' join free on free.id = t.id'}
+  from t${locked && ' join locked on locked.id = t.id'}${free && ' join free on free.id = t.id'}
   where s.id = t.id and $2::jsonb is not null and ${guards.join('\n    and ')}
-    and (${rows.map((row) => `(${applies(row)})`).join('\n      or ')})
   returning ${stored('s', table.columns)}
 )${alongside.join('')}
 select ${rowColumns('m', table.columns)} from moved m`;
