@@ -1,5 +1,6 @@
 /** The columns that a sandbox's transitions write. `lifecycle/sql.ts` generates the statements. */
 import { SANDBOX_COLUMNS, type SandboxRow } from '@releap/database';
+import { JOB_EVENTS } from '../../platform/lifecycle/jobs.ts';
 import { hasEffect } from '../../platform/lifecycle/machine.ts';
 import { literal, transitionSql, type TransitionInput } from '../../platform/lifecycle/sql.ts';
 import { MACHINE, WITHOUT_NETWORK, type Transition } from './transitions.ts';
@@ -69,16 +70,18 @@ function network(row: Transition, column: string, empty: string): string | undef
  * failure of the sandbox does not change it.
  */
 const JOB = `update jobs j set
-    status = case when m.status in ('failed', 'lost', 'deleting', 'deleted') then 'failed'
-                  when m.status in ('paused', 'stopped') and m.error is not null then 'failed'
-                  when m.status in ('running', 'paused', 'stopped') then 'done' else 'running' end,
+    ${JOB_EVENTS.sets('j', {
+      fail: `m.status in ('failed', 'lost', 'deleting', 'deleted') or (m.status in ('paused', 'stopped') and m.error is not null)`,
+      finish: `m.status in ('running', 'paused', 'stopped')`,
+      begin: 'true',
+    })},
     attempts = case when j.status = 'queued' and m.runner_id is not null then j.attempts + 1 else j.attempts end,
     runner_id = m.runner_id,
     error = case when m.status in ('failed', 'lost', 'paused', 'stopped') then m.error
                  when m.status in ('deleting', 'deleted') then 'the sandbox was deleted before it ran' end,
     finished_at = case when m.status in ('assigned', 'building', 'booting', 'stopping', 'pausing') then null else now() end,
     updated_at = now()
-  from moved m where j.id = m.job_id and j.status in ('queued', 'running')`;
+  from moved m where j.id = m.job_id and ${JOB_EVENTS.allows('j', 'fail', 'finish', 'begin')}`;
 
 /** Erases the environment of a deleted sandbox. */
 const ERASE = `delete from sandbox_env e using moved m where e.sandbox_id = m.id and m.status = 'deleted'`;

@@ -11,6 +11,7 @@ import {
 import type { Logger } from 'pino';
 import type { SnapshotRow } from '@releap/database';
 import { createLifecycle, retryingDeadlocks } from '../../platform/lifecycle/apply.ts';
+import { JOB_EVENTS } from '../../platform/lifecycle/jobs.ts';
 import { SNAPSHOT_SQL, type SnapshotChange } from './transition-sql.ts';
 import type { SnapshotEvent, SnapshotTransition } from './transitions.ts';
 
@@ -67,7 +68,7 @@ const TURN = statement<SnapshotRow>(
        from unnest($1::uuid[], $2::uuid[]) as t(id, parent_id) where s.id = t.id and s.status = 'pending' and not s.held
      returning ${columns('s', SNAPSHOT_COLUMNS)}
    ), job as (
-     update jobs j set status = 'running', attempts = attempts + 1, runner_id = m.runner_id, updated_at = now()
+     update jobs j set ${JOB_EVENTS.sets('j', 'begin')}, attempts = attempts + 1, runner_id = m.runner_id, updated_at = now()
        from moved m where j.id = m.job_id and j.status = 'queued'
    ) select ${rowColumns('m', SNAPSHOT_COLUMNS)} from moved m`,
 );

@@ -1,5 +1,6 @@
 /** The columns that a snapshot's transitions write. `lifecycle/sql.ts` generates the statements. */
 import { SNAPSHOT_COLUMNS, type SnapshotRow } from '@releap/database';
+import { JOB_EVENTS } from '../../platform/lifecycle/jobs.ts';
 import { hasEffect } from '../../platform/lifecycle/machine.ts';
 import { transitionSql, type TransitionInput } from '../../platform/lifecycle/sql.ts';
 import { SNAPSHOT_MACHINE, type SnapshotTransition } from './transitions.ts';
@@ -29,10 +30,10 @@ const REPORTED = {
 } as const;
 
 const JOB = `update jobs j set
-      status = case m.status when 'ready' then 'done' else 'failed' end,
+      ${JOB_EVENTS.sets('j', { finish: `m.status = 'ready'`, fail: 'true' })},
       error = case m.status when 'failed' then m.error when 'deleted' then 'the snapshot was deleted before it was taken' end,
       finished_at = now(), updated_at = now()
-    from moved m where j.id = m.job_id and j.status in ('queued', 'running')`;
+    from moved m where j.id = m.job_id and ${JOB_EVENTS.allows('j', 'finish', 'fail')}`;
 
 /** Erases the environment of a deleted snapshot. */
 const ERASE = `delete from snapshot_env e using moved m where e.snapshot_id = m.id and m.desired = 'deleted'`;

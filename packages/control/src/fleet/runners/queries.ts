@@ -1,11 +1,12 @@
 import { statement } from '@releap/database';
+import { RUNNER_EVENTS } from '../../platform/lifecycle/runners.ts';
 
 /** A runner's hello: it is online, not ready yet, and its newest connection is valid. No row if it was forgotten. $1..$7 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(
   'runner-hello',
   `insert into runners (id, region, status, data_url, facts, server_id, kinds, capabilities)
    values ($1, $2, 'online', $3, $4::jsonb, $5, $6, $7)
-   on conflict (id) do update set region = excluded.region, status = 'online', ready = false,
+   on conflict (id) do update set region = excluded.region, ${RUNNER_EVENTS.sets('runners', 'hello')}, ready = false,
      data_url = excluded.data_url, facts = excluded.facts, server_id = excluded.server_id, kinds = excluded.kinds,
      capabilities = excluded.capabilities, epoch = runners.epoch + 1, last_seen_at = now()
    where runners.forgotten_at is null
@@ -15,7 +16,8 @@ export const RUNNER_HELLO = statement<{ epoch: string }>(
 /** Its link was closed and it has no newer one. $1 id, $2 epoch */
 export const RUNNER_OFFLINE = statement(
   'runner-offline',
-  `update runners set status = 'offline', ready = false where id = $1 and epoch = $2 and status = 'online'`,
+  `update runners r set ${RUNNER_EVENTS.sets('r', 'disconnect')}, ready = false
+    where id = $1 and epoch = $2 and ${RUNNER_EVENTS.allows('r', 'disconnect')}`,
 );
 
 export const RUNNER_READY = statement(
@@ -31,7 +33,7 @@ export const RUNNER_READY = statement(
 export const RUNNERS_SEEN = statement<{ id: string }>(
   'runners-seen',
   `update runners r set last_seen_at = now(),
-          status = case when status = 'lost' then 'online' else status end, ready = status <> 'offline' and t.ready,
+          ${RUNNER_EVENTS.sets('r', { heartbeat: 'true' })}, ready = status <> 'offline' and t.ready,
           held_mem_mib = t.held, reclaimable_mem_mib = t.reclaimable
      from unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::integer[], $5::integer[])
        as t(id, epoch, ready, held, reclaimable)
@@ -41,8 +43,8 @@ export const RUNNERS_SEEN = statement<{ id: string }>(
 /** Marks silent runners lost. $1 milliseconds. */
 export const RUNNERS_LOST = statement<{ id: string }>(
   'runners-lost',
-  `update runners set status = 'lost', ready = false
-    where status <> 'lost' and last_seen_at < now() - $1 * interval '1 millisecond' returning id`,
+  `update runners r set ${RUNNER_EVENTS.sets('r', 'silent')}, ready = false
+    where ${RUNNER_EVENTS.allows('r', 'silent')} and last_seen_at < now() - $1 * interval '1 millisecond' returning id`,
 );
 
 export const DEPLOYMENT = statement<{ id: string }>('deployment', 'select id from deployment');

@@ -4,6 +4,7 @@ import { SKIP_LOCKED, WorkTable } from '../../platform/work/work-table.ts';
 import { RECOUNT } from '../../platform/quotas/quota-refusal.ts';
 import type { PayloadHeaders } from './payload-headers.ts';
 import type { InvocationSource } from './store.ts';
+import { INVOCATION_EVENTS } from './transitions.ts';
 
 /** Without a renewal for this long, another server runs the invocation again. */
 export const LEASE_MS = 30_000;
@@ -52,7 +53,7 @@ export const INVOCATIONS = new WorkTable<Attempt>({
   fence: { attempt: 'integer' },
   attempt: 'attempt',
   claimed: `w.status = 'running'`,
-  waiting: `status = 'pending', started_at = null, lease_until = null`,
+  waiting: `${INVOCATION_EVENTS.sets('w', 'return')}, started_at = null, lease_until = null`,
   backlog: { quotas: ['pending_invocations', 'pending_invocation_bytes'], recount: RECOUNT },
 });
 
@@ -85,7 +86,7 @@ const LEASE = INVOCATIONS.claiming<LeasedInvocation>('lease', {
         select w.id, w.queued_at from invocations w
          where w.function_id = f.function_id and w.status = 'pending'
          order by w.queued_at limit f.most ${SKIP_LOCKED}) p`,
-  set: `status = 'running', started_at = now(), charged_us = null`,
+  set: `${INVOCATION_EVENTS.sets('w', 'lease')}, started_at = now(), charged_us = null`,
   returning: 'w.id, w.queued_at, w.attempt, w.source, w.project_id, w.function_id',
   rest: `
    select l.*, p.org_id, f.name, f.region, v.version, v.timeout_s, coalesce(b.content_type, '') as content_type, b.headers,

@@ -9,6 +9,7 @@ import { SKIP_LOCKED } from '../../platform/work/work-table.ts';
 import { INVOCATIONS } from './lease.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
 import { givenRows } from './given-rows.ts';
+import { INVOCATION_EVENTS } from './transitions.ts';
 
 export interface RunningInvocation {
   /** UUID. */
@@ -61,7 +62,7 @@ const CHARGE = statement<{ id: string }>(
 ), moved as (
   update invocations i
      set charged_us = greatest(k.charged_us, k.micros), billed = coalesce(i.billed, 0) + greatest(0, k.micros - k.charged_us) * k.rate,
-         version_id = k.version_id, version = k.version, status = 'running', finished_at = null, duration_ms = null, error = null,
+         version_id = k.version_id, version = k.version, ${INVOCATION_EVENTS.sets('i', 'report')}, finished_at = null, duration_ms = null, error = null,
          reported_at = case when k.attempt is null then now() end
     from known k where i.id = k.id and i.queued_at = k.queued_at
   returning i.id, i.function_id, i.project_id, greatest(0, k.micros - k.charged_us) * k.rate as cost
@@ -87,8 +88,8 @@ select id from charged`,
  */
 const ABANDONED = INVOCATIONS.sweeping('abandoned', {
   pick: `select w.id, w.queued_at from invocations w
-      where w.status = 'running' and w.reported_at < now() - $1 * interval '1 millisecond' ${SKIP_LOCKED}`,
-  set: `status = 'failed', finished_at = w.reported_at, duration_ms = w.charged_us / 1000.0,
+      where ${INVOCATION_EVENTS.allows('w', 'abandon')} and w.reported_at < now() - $1 * interval '1 millisecond' ${SKIP_LOCKED}`,
+  set: `${INVOCATION_EVENTS.sets('w', 'abandon')}, finished_at = w.reported_at, duration_ms = w.charged_us / 1000.0,
           error = 'the gateway that served it has not reported its end'`,
 });
 

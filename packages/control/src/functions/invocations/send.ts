@@ -14,7 +14,8 @@ import {
 import type { Agent, Dispatcher } from 'undici';
 import { gatewayAgent } from '../versions/gateway-agent.ts';
 import type { PayloadHeaders } from './payload-headers.ts';
-import { isStorableResult, type InvocationOutcome } from './store.ts';
+import { isStorableResult } from './store.ts';
+import type { InvocationOutcome } from './transitions.ts';
 
 /** Of a handler's answer, in an error. */
 const EXCERPT_CHARS = 500;

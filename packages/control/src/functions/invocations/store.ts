@@ -10,9 +10,9 @@ import { INVOCATIONS } from './lease.ts';
 import { RECOUNT } from '../../platform/quotas/quota-refusal.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
 import { givenRows } from './given-rows.ts';
+import { INVOCATION_EVENTS, OUTCOMES, type InvocationOutcome } from './transitions.ts';
 
 export type InvocationSource = (typeof INVOCATION_SOURCES)[number];
-export type InvocationOutcome = 'succeeded' | 'failed' | 'timeout' | 'shed';
 
 export interface FinishedInvocation {
   /** UUID. */
@@ -60,6 +60,8 @@ const GIVEN = givenRows<FinishedInvocation>(3, [
   ['result', 'text', (row) => row.result],
 ]);
 
+const ENDS = Object.fromEntries(OUTCOMES.map((outcome) => [`end:${outcome}`, `g.status = '${outcome}'`]));
+
 /**
  * $1, $2: prices of a vCPU and of a GiB for a second; $3..: columns. The project is the function's, whatever the caller says. A
  * function that was deleted meanwhile has no invocations and is charged nothing more. Results of an organization are stored if all of
@@ -96,7 +98,7 @@ const RECORD = statement<{ id: string }>(
   returning id, function_id, project_id, billed as cost
 ), ended as (
   update invocations i
-     set status = g.status, version_id = g.version_id, version = g.version, lease_until = null, reported_at = null,
+     set ${INVOCATION_EVENTS.sets('i', ENDS)}, version_id = g.version_id, version = g.version, lease_until = null, reported_at = null,
          finished_at = g.finished_at, started_at = coalesce(g.started_at, i.started_at), duration_ms = g.duration_ms, cold = g.cold,
          error = case when r.exceeded is null then g.error
                       else format('the result of %s bytes is not kept: the quota of %s stored bytes is used up',

@@ -11,6 +11,7 @@ import type { Snapshots } from '../../compute/snapshots/snapshots.ts';
 import { functionNotFound } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
 import { deleteFunctionImages } from '../../storage/images/function-images.ts';
+import { INVOCATION_EVENTS } from '../invocations/transitions.ts';
 import { IS_DELETED, isDeletedName } from './deleted-name.ts';
 import { VERSION_EVENTS } from './version-states.ts';
 
@@ -34,9 +35,9 @@ const DELETE = statement<{ id: string }>(
      delete from function_schedules s using f where s.function_id = f.id
    ), waiting as materialized (
      select i.id, i.queued_at from invocations i join f on f.id = i.function_id
-      where i.status = 'pending' order by i.id for update of i
+      where ${INVOCATION_EVENTS.allows('i', 'function-deleted')} order by i.id for update of i
    ), failed as (
-     update invocations i set status = 'failed', error = 'its function was deleted', finished_at = now(), billed = coalesce(i.billed, 0)
+     update invocations i set ${INVOCATION_EVENTS.sets('i', 'function-deleted')}, error = 'its function was deleted', finished_at = now(), billed = coalesce(i.billed, 0)
        from waiting w where i.id = w.id and i.queued_at = w.queued_at returning i.id
    ), bodies as (
      delete from invocation_payloads p using failed w where p.invocation_id = w.id

@@ -7,6 +7,7 @@ import { randomBytes } from 'node:crypto';
 import { conflict, newUuid, quote, tokenDigest, unauthorized } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
+import { RUNNER_EVENTS } from '../lifecycle/runners.ts';
 import { isIn, type TokenSet } from './token-set.ts';
 
 export interface RunnerIdentity {
@@ -96,9 +97,7 @@ const REVOKE = statement(
  */
 const END_CONNECTION = statement(
   'runner-connection-end',
-  `update runners set epoch = epoch + 1, ready = false,
-          status = case when status = 'online' then 'offline' else status end
-    where id = $1`,
+  `update runners r set epoch = epoch + 1, ready = false, ${RUNNER_EVENTS.sets('r', { revoke: 'true' })} where id = $1`,
 );
 const DROP_PERMISSIONS = statement(
   'runner-join-grants-drop',

@@ -2,6 +2,7 @@
 import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { statement } from '@releap/database';
 import { IS_MADE } from '../images/built-root.ts';
+import { LOCATION_EVENTS } from './transitions.ts';
 
 export interface AssignedLocation {
   id: string;
@@ -148,8 +149,8 @@ export const END_UPLOAD = statement<AssignmentChange>(
 /** $1 location, $2 runner, $3 generation */
 export const PRESENT = statement(
   'artifact-present',
-  `update artifact_locations set status = 'present', error = null, updated_at = now()
-    where id = $1 and runner_id = $2 and generation = $3 and desired = 'present' and status <> 'present'`,
+  `update artifact_locations l set ${LOCATION_EVENTS.sets('l', 'observe:present')}, error = null, updated_at = now()
+    where id = $1 and runner_id = $2 and generation = $3 and desired = 'present' and ${LOCATION_EVENTS.allows('l', 'observe:present')}`,
 );
 /** The host could not fetch it, or no longer has it. The next placement there tries again. $1 location, $2 runner, $3 generation */
 export const LOST = statement<AssignmentChange>(
@@ -168,7 +169,7 @@ export const PLACE = statement<AssignmentChange>(
     where s.id = any($1::uuid[]) and s.runner_id is not null
    on conflict (artifact_id, runner_id) do update
      set desired = 'present', held = true, generation = l.generation + 1, updated_at = now(),
-         status = 'pending' where l.desired = 'deleted'
+         ${LOCATION_EVENTS.sets('l', 'place')} where l.desired = 'deleted'
    returning ${CHANGE}`,
 );
 

@@ -1,7 +1,9 @@
 /** The SQL of image builds: rows of `jobs` that are leased to a runner. */
 import type { RootSource } from '@releap/contract';
 import { statement } from '@releap/database';
+import { JOB_EVENTS } from '../../platform/lifecycle/jobs.ts';
 import { SKIP_LOCKED, WorkTable } from '../../platform/work/work-table.ts';
+import { IMAGE_EVENTS } from './transitions.ts';
 
 export interface BuildRow {
   id: string;
@@ -91,7 +93,7 @@ export const BUSY = statement<{ runner_id: string; builds: number }>(
 export const LEASE = BUILDS.claiming<BuildAttempt>('lease', {
   pick: `select w.id, t.runner_id from jobs w join unnest($3::uuid[], $4::uuid[]) as t(id, runner_id) on t.id = w.id
       where ${leasable('$2')} ${SKIP_LOCKED}`,
-  set: `status = 'running', runner_id = p.runner_id, updated_at = now()`,
+  set: `${JOB_EVENTS.sets('w', 'begin')}, runner_id = p.runner_id, updated_at = now()`,
 });
 
 /** $1 runner, $2 id, $3 rows */
@@ -119,17 +121,17 @@ export const GENERATIONS = statement<{ id: string; runner_id: string; generation
  * was built to before. $1 to $3 attempt, $4 error, $5 manifest, $6 layers, $7 bytes, $8 end of the log
  */
 export const FINISH = BUILDS.changing<{ id: string }>('finish', {
-  set: `status = case when $4::text is null then 'done' else 'failed' end, error = $4,
+  set: `${JOB_EVENTS.sets('w', { finish: '$4::text is null', fail: 'true' })}, error = $4,
             finished_at = now(), updated_at = now(), lease_until = null, log_tail = $8`,
   returning: 'w.id, w.image_id',
   rest: `, built as (
-     update images i set status = case when $4::text is null then 'ready' else 'failed' end, error = $4, updated_at = now(),
+     update images i set ${IMAGE_EVENTS.sets('i', { built: '$4::text is null', fail: 'true' })}, error = $4, updated_at = now(),
             manifest_name = case when $4::text is null then $5 else i.manifest_name end,
             layer_count = case when $4::text is null then $6 else i.layer_count end,
             bytes = case when $4::text is null then $7 else i.bytes end,
             built_at = case when $4::text is null then now() else i.built_at end,
             previous_root = case when $4::text is null then null else i.previous_root end
-       from changed e where i.id = e.image_id and i.job_id = e.id returning i.id
+       from changed e where i.id = e.image_id and i.job_id = e.id and ${IMAGE_EVENTS.allows('i', 'built', 'fail')} returning i.id
    )
    select id from changed`,
 });
@@ -142,15 +144,19 @@ export const TAKE_BACK = BUILDS.sweeping<{ id: string }>('take-back', {
 
 /** Assignments that fail a build. @param error SQL */
 export const fails = (error: string): string =>
-  `status = 'failed', error = ${error}, finished_at = now(), updated_at = now(), lease_until = null`;
+  `${JOB_EVENTS.sets('w', 'fail')}, error = ${error}, finished_at = now(), updated_at = now(), lease_until = null`;
+
+/** Fails the builds of these images that have not ended. @param images a CTE with their ids */
+export const failBuildsOf = (images: string, error: string): string =>
+  `update jobs j set ${fails(`'${error}'`)} from ${images} i where j.image_id = i.id and ${JOB_EVENTS.allows('j', 'fail')}`;
 
 /** What has failed without the report of a runner, over the choice `p` with its `error`. */
 const FAILING = {
   set: fails('p.error'),
   returning: 'w.id, w.image_id, w.error',
   rest: `, built as (
-     update images i set status = 'failed', error = e.error, updated_at = now()
-       from changed e where i.id = e.image_id and i.job_id = e.id
+     update images i set ${IMAGE_EVENTS.sets('i', 'fail')}, error = e.error, updated_at = now()
+       from changed e where i.id = e.image_id and i.job_id = e.id and ${IMAGE_EVENTS.allows('i', 'fail')}
    )
    select id, error from changed`,
 };
@@ -188,8 +194,8 @@ export const UNBUILDABLE = BUILDS.sweeping<{ id: string; error: string }>('unbui
 export const RETRY_BUILTINS = statement<{ id: string }>(
   'build-retry-builtins',
   `with again as (
-     update images i set status = 'pending', error = null, job_id = gen_random_uuid(), updated_at = now()
-      where project_id is null and status = 'failed' returning i.*
+     update images i set ${IMAGE_EVENTS.sets('i', 'retry')}, error = null, job_id = gen_random_uuid(), updated_at = now()
+      where project_id is null and ${IMAGE_EVENTS.allows('i', 'retry')} returning i.*
    )
    insert into jobs (id, kind, status, image_id, payload)
    select job_id, 'build', 'queued', id, jsonb_build_object('root', source, 'docker', docker) from again returning id`,

@@ -2,7 +2,7 @@
 import type { ImageStatus, RootSource } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { BUILT_ROOT } from './built-root.ts';
-import { fails } from './build-statements.ts';
+import { failBuildsOf } from './build-statements.ts';
 
 /** Begins the names of images that are built for versions of functions. Those of tenants have no `/`. */
 const FUNCTION_IMAGES = 'fn/';
@@ -37,8 +37,7 @@ const DELETE_FUNCTION_IMAGES = statement(
   `with gone as (
      delete from images i where i.id = any($1::uuid[]) and not (${IS_LISTED('i')}) returning id
    )
-   update jobs j set ${fails("'its function was deleted'")}
-     from gone where j.image_id = gone.id and j.status in ('queued', 'running')`,
+   ${failBuildsOf('gone', 'its function was deleted')}`,
 );
 
 /** Deletes images that were built for versions, and cancels their builds. */

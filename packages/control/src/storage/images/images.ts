@@ -16,7 +16,8 @@ import { RANDOM, type IdGenerator } from '../../platform/idempotency/id-generato
 import { newestFirst } from '../../platform/newest-first.ts';
 import { IS_LISTED } from './function-images.ts';
 import { BUILT_ROOT } from './built-root.ts';
-import { fails } from './build-statements.ts';
+import { failBuildsOf } from './build-statements.ts';
+import { IMAGE_EVENTS } from './transitions.ts';
 
 /** An image with its resolved source. */
 export interface NewImage {
@@ -40,12 +41,11 @@ const PUT = statement<{ id: string }>(
      insert into images as i (id, project_id, name, source, status, docker, region, job_id)
      values ($1, $2, $3, $4::jsonb, 'pending', $5, $6, $7)
      on conflict (project_id, name) where project_id is not null do update
-       set source = excluded.source, status = 'pending', docker = excluded.docker, region = excluded.region,
+       set source = excluded.source, ${IMAGE_EVENTS.sets('i', 'put')}, docker = excluded.docker, region = excluded.region,
            job_id = excluded.job_id, previous_root = ${BUILT_ROOT('i')}, error = null, updated_at = now()
      returning id
    ), replaced as (
-     update jobs j set ${fails("'replaced by a newer build of the same name'")}
-       from image i where j.image_id = i.id and j.status in ('queued', 'running')
+     ${failBuildsOf('image', 'replaced by a newer build of the same name')}
    )
    insert into jobs (id, project_id, kind, status, image_id, payload)
    select $7, $2, 'build', 'queued', id, jsonb_build_object('root', $8::jsonb, 'docker', $5::boolean) from image
@@ -172,8 +172,7 @@ const DELETE = statement<{ id: string }>(
   `with gone as (
      delete from images where id = $1 and project_id = $2 returning id
    ), cancelled as (
-     update jobs j set ${fails("'its image was deleted'")}
-       from gone where j.image_id = gone.id and j.status in ('queued', 'running')
+     ${failBuildsOf('gone', 'its image was deleted')}
    )
    select id from gone`,
 );

@@ -5,6 +5,7 @@ import type { Database } from '@releap/database';
 import type { EventBus } from '../../platform/events/event-bus.ts';
 import type { Logger } from 'pino';
 import type { Regions } from '../../fleet/regions/regions.ts';
+import { JOB_EVENTS } from '../../platform/lifecycle/jobs.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { imageRoutes, type RegionChoice } from './routes.ts';
@@ -41,7 +42,7 @@ export function imagesModule(context: ImagesModuleOptions): Module {
         name: 'builds',
         phase: 'revoke',
         text: `update jobs set ${fails("'its project was deleted'")}
-                where id in (select id from jobs where project_id = $1 and kind = 'build' and status in ('queued', 'running') limit $2)
+                where id in (select id from jobs where project_id = $1 and kind = 'build' and ${JOB_EVENTS.allows('jobs', 'fail')} limit $2)
                returning 1`,
       }),
       batchStep(database, {
