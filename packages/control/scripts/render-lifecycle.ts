@@ -1,7 +1,8 @@
-/** Makes docs/lifecycle.md from the transition table. Pure. */
+/** Makes docs/lifecycle.md from the transition tables. Pure. */
 import { SANDBOX_STATUSES, type SandboxStatus } from '@releap/contract';
 import {
   CREATIONS,
+  MACHINE,
   STATE_DEADLINES,
   TRANSIENT,
   TRANSITIONS,
@@ -12,9 +13,40 @@ import {
 } from '../src/compute/sandboxes/transitions.ts';
 import {
   SNAPSHOT_DEADLINE_MS,
+  SNAPSHOT_MACHINE,
   SNAPSHOT_TRANSITIONS,
   type SnapshotTransition,
 } from '../src/compute/snapshots/transitions.ts';
+import { INVOCATION_MACHINE } from '../src/functions/invocations/transitions.ts';
+import { VERSION_MACHINE } from '../src/functions/versions/version-states.ts';
+import { JOB_MACHINE } from '../src/platform/lifecycle/jobs.ts';
+import type { Machine, Transition as AnyTransition } from '../src/platform/lifecycle/machine.ts';
+import { RUNNER_MACHINE } from '../src/platform/lifecycle/runners.ts';
+import { LOCATION_MACHINE } from '../src/storage/artifacts/transitions.ts';
+import { IMAGE_MACHINE } from '../src/storage/images/transitions.ts';
+
+type AnyMachine = Pick<Machine<AnyTransition>, 'name' | 'table' | 'column' | 'transitions'>;
+
+/** Those without a section of their own, with the states in which their rows are inserted. */
+const OTHERS: readonly [title: string, begin: string, machine: AnyMachine][] = [
+  ['Images', '`pending`', IMAGE_MACHINE],
+  ['Jobs', '`queued`, or `running` if a host has it at once', JOB_MACHINE],
+  ['Versions of functions', '`building`, or `pending` if nothing has to be built', VERSION_MACHINE],
+  [
+    'Invocations',
+    '`pending`, or `shed` where a schedule finds the quota used up; a synchronous one has no row until it ends, or has run for some time',
+    INVOCATION_MACHINE,
+  ],
+  ['Hosts', '`online`', RUNNER_MACHINE],
+  ['Copies of artifacts', '`pending`, or `present` on the host that made it', LOCATION_MACHINE],
+];
+
+/** Every table with a status. */
+export const MACHINES: readonly AnyMachine[] = [
+  MACHINE,
+  SNAPSHOT_MACHINE,
+  ...OTHERS.map(([, , machine]) => machine),
+];
 
 const WHEN: Record<ConditionName, string> = {
   persistent: 'persistent',
@@ -76,6 +108,7 @@ export function renderLifecycle(): string {
     ...table('Events of the service', (event) => !USER.has(event) && !event.startsWith('observe:')),
     ...forks(),
     ...snapshots(),
+    ...others(),
     ...draining(),
   ]
     .join('\n')
@@ -228,8 +261,8 @@ function snapshots(): string[] {
   for (const { from, on, to } of SNAPSHOT_TRANSITIONS) {
     if (to === 'same') continue;
     for (const one of from) {
-      const arrow = `${one} --> ${to}`;
-      arrows.set(arrow, [...(arrows.get(arrow) ?? []), name(on)]);
+      const way = `${one} --> ${to}`;
+      arrows.set(way, [...(arrows.get(way) ?? []), name(on)]);
     }
   }
   const rows = SNAPSHOT_TRANSITIONS.map(({ from, on, to, wants, effects, error }) => {
@@ -238,8 +271,7 @@ function snapshots(): string[] {
       ...(effects ?? []).map((effect) => SNAPSHOT_EFFECTS[effect]),
       ...(error === undefined ? [] : [`error: ${error}`]),
     ];
-    const states = from.map((status) => `\`${status}\``).join(', ');
-    return `| ${states} | ${name(on)} | ${to === 'same' ? 'unchanged' : `\`${to}\``} | ${also.join('; ')} |`;
+    return arrow({ from, on, to }, also.join('; '));
   });
   return [
     '## Snapshots',
@@ -252,7 +284,7 @@ function snapshots(): string[] {
     '```mermaid',
     'stateDiagram-v2',
     '    [*] --> pending: POST /vms/:id/snapshots',
-    ...[...arrows].map(([arrow, events]) => `    ${arrow}: ${events.join(', ')}`),
+    ...[...arrows].map(([way, events]) => `    ${way}: ${events.join(', ')}`),
     '    deleted --> [*]',
     '```',
     '',
@@ -260,6 +292,32 @@ function snapshots(): string[] {
     '|---|---|---|---|',
     ...rows,
     '',
+  ];
+}
+
+/** A row of a table. */
+function arrow({ from, on, to }: Pick<AnyTransition, 'from' | 'on' | 'to'>, also: string): string {
+  const states = from.map((status) => `\`${status}\``).join(', ');
+  return `| ${states} | ${name(on)} | ${to === 'same' ? 'unchanged' : `\`${to}\``} | ${also} |`;
+}
+
+function others(): string[] {
+  return [
+    '## Other resources',
+    '',
+    'Every other status changes by a table, too. Most change in statements that also do something else: that lease work, or end a job',
+    'together with its image. These take the condition and the assignment of an event from the table.',
+    '',
+    ...OTHERS.flatMap(([title, begin, { transitions }]) => [
+      `### ${title}`,
+      '',
+      `At first: ${begin}.`,
+      '',
+      '| From | Event | To | Also |',
+      '|---|---|---|---|',
+      ...transitions.map((row) => arrow(row, row.note ?? '')),
+      '',
+    ]),
   ];
 }
 
