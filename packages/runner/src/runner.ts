@@ -8,6 +8,7 @@ import {
   USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract';
 import { OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY, type HeldMemory } from '@releap/contract/runner';
+import { virtiofsdFolder } from '@releap/contract/volume-probe';
 import { ArtifactReconciler } from './artifact/artifact-reconciler.ts';
 import { StoreClient } from './artifact/store-client.ts';
 import { registerDataRoutes } from './assembly/data-routes.ts';
@@ -182,8 +183,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   for (const left of await volumeGroups.list()) await volumeGroups.destroy(left);
   const pinned = async (program: string): Promise<string> =>
     await pinnedProgram(program, join(folder, 'programs'));
-  // At the first start of the service, set-up makes it later.
-  if (existsSync(VOLTREE)) await pinned(VOLTREE);
+  // At the first start of the service, set-up makes it later, with all that volumes need.
+  if (existsSync(virtiofsdFolder(buildDir))) await pinned(VOLTREE);
   const storeProgram = await StoreProgram.open(buildDir, join(folder, 'programs'));
   const copies = new VolumeCopies({
     folder: join(folder, 'volumes'),

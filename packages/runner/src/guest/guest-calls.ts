@@ -14,36 +14,24 @@ export class GuestCalls {
     this.#connection = connection;
   }
 
+  /** @param options.input path of a file that is the input of the request. The guest may answer before it has read all of it. */
   async call(
     method: string,
     params: Record<string, unknown>,
-    options: CallOptions = {},
+    { input, ...options }: CallOptions & { input?: string | undefined } = {},
   ): Promise<Record<string, unknown>> {
     const stream = this.#connection.request(method, params);
     stream.stdout.resume();
     stream.stderr.resume();
-    return await this.#settle(stream, method, options);
-  }
-
-  /** The same, with a file as the input of the request. The guest may answer before it has read all of it. */
-  async callWith(
-    path: string,
-    method: string,
-    params: Record<string, unknown>,
-    options: CallOptions = {},
-  ): Promise<Record<string, unknown>> {
-    const stream = this.#connection.request(method, params);
-    stream.stdout.resume();
-    stream.stderr.resume();
-    const input = createReadStream(path);
-    input.once('error', (error) =>
-      stream.cancel(new GuestError('aborted', `${path} cannot be read`, { cause: error })),
+    const file = input === undefined ? undefined : createReadStream(input);
+    file?.once('error', (error) =>
+      stream.cancel(new GuestError('aborted', `${input} cannot be read`, { cause: error })),
     );
-    input.pipe(stream.stdin);
+    file?.pipe(stream.stdin);
     try {
       return await this.#settle(stream, method, options);
     } finally {
-      input.destroy();
+      file?.destroy();
     }
   }
 

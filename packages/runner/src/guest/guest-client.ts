@@ -149,7 +149,8 @@ export class GuestClient implements AsyncDisposable {
     config: GuestConfig,
     options?: CallOptions,
   ): Promise<{ entrypoint: EntrypointState; reservedBytes: number; timingsUs: unknown }> {
-    const answer = await this.#callWith(config.storeProgram, 'configure', configParams(config), options);
+    const input = config.storeProgram?.path;
+    const answer = await this.#calls.call('configure', configParams(config), { ...options, input });
     return {
       entrypoint: readEntrypoint(readBag(answer, 'entrypoint')),
       reservedBytes: readInt(answer, 'reserved_bytes', 0),
@@ -262,18 +263,7 @@ export class GuestClient implements AsyncDisposable {
    */
   async mountStore(mount: StoreMount, program: GuestProgram, options?: CallOptions): Promise<void> {
     const params = { ...mount, store_program: programParams(program) };
-    await this.#callWith(program, 'mount-store', params, options);
-  }
-
-  async #callWith(
-    program: GuestProgram | undefined,
-    method: string,
-    params: Record<string, unknown>,
-    options?: CallOptions,
-  ): Promise<Record<string, unknown>> {
-    return await (program === undefined
-      ? this.#calls.call(method, params, options)
-      : this.#calls.callWith(program.path, method, params, options));
+    await this.#calls.call('mount-store', params, { ...options, input: program.path });
   }
 
   /** A path at which no store is mounted is no error. @throws GuestError `state` while files there are open */
