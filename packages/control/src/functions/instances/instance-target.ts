@@ -1,6 +1,7 @@
 import { badRequest, isUuid, notFound, quote } from '@releap/contract';
 import type { TargetRequest, TargetResolver } from '../../edge/gateways/target-resolver.ts';
-import { InstanceEnded, type FunctionInstances } from './instances.ts';
+import { InstanceEnded } from './instance-watch.ts';
+import type { FunctionInstances } from './instances.ts';
 
 /**
  * One sandbox that serves a version of a function, leased to the gateway that asks. No client's credential is involved: the

@@ -3,7 +3,7 @@
  * releases it. Leases are renewed as long as its connection holds them, and expire otherwise: then another gateway
  * may take the instance, and one that no gateway takes is deleted.
  */
-import { ApiError, badGateway, conflict, notFound, overloaded, quote } from '@releap/contract';
+import { type ApiError, badGateway, conflict, notFound, overloaded, quote } from '@releap/contract';
 import { queryOne, type Database, type Queryable, type SandboxRow } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Billing } from '../../tenancy/billing/billing.ts';
@@ -15,6 +15,7 @@ import type { Lifecycle } from '../../compute/sandboxes/lifecycle.ts';
 import type { StateDeadlines } from '../../compute/sandboxes/transitions.ts';
 import type { Scheduler } from '../../compute/scheduler/scheduler.ts';
 import * as leases from './leases.ts';
+import { createInstanceWatch, leaseLost, type InstanceWatch } from './instance-watch.ts';
 import { insertInstance, instanceSandbox, type Purpose } from './new-instance.ts';
 import { idleWanted } from './shortage.ts';
 import { untried } from '../templates/untried.ts';
@@ -54,14 +55,7 @@ export interface LeaseHolder {
   onEnd(ended: (how: TargetEnd) => void): void;
 }
 
-export interface RunningInstance {
-  sandboxId: string;
-  projectId: string;
-  runnerId: string;
-  dataUrl: string;
-}
-
-export interface FunctionInstances {
+export interface FunctionInstances extends InstanceWatch {
   /**
    * Leases an instance of this version that no other gateway has; a new one is started if there is none. Waits for a few
    * seconds while the version is tried.
@@ -80,8 +74,6 @@ export interface FunctionInstances {
   keep(sandboxId: string, holderId: string, holder: LeaseHolder): void;
   /** Renews a lease, also after a reconnect. @throws 409 when the gateway does not have it any more */
   reclaim(sandboxId: string, versionId: string, gatewayId: string, holder: LeaseHolder): Promise<void>;
-  /** Resolves when the sandbox runs. @throws 409 when the lease has ended, 429 or 502 when it does not start */
-  running(sandboxId: string, gatewayId: string, signal: AbortSignal): Promise<RunningInstance>;
   /** Renews the leases of connected gateways. */
   renew(): Promise<void>;
   /** Deletes instances that no gateway has, or that cannot serve any more. */
@@ -124,6 +116,7 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
   const { database, lifecycle, scheduler, billing, changes, cluster, events, limits, log, templates } =
     options;
   const leaseMs = limits.functionLeaseMs;
+  const watch = createInstanceWatch({ changes, database, templates });
   /** By sandbox. */
   const held = new Map<string, Held>();
   /** Functions for whose instances a gateway waits, and how many do. */
@@ -348,34 +341,14 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
       }
     },
 
+    ...watch,
     keep: hold,
 
     async reclaim(sandboxId, versionId, gatewayId, holder) {
       const lease = { sandbox_id: sandboxId, gateway_id: gatewayId };
       const isOurs = await leases.reclaim(database.pool, lease, versionId, leaseMs);
-      if (!isOurs) throw lost(sandboxId);
+      if (!isOurs) throw leaseLost(sandboxId);
       hold(sandboxId, gatewayId, holder);
-    },
-
-    async running(sandboxId, gatewayId, signal) {
-      using watch = changes.watch(sandboxId);
-      for (;;) {
-        const state = await leases.readInstance(database.pool, {
-          sandbox_id: sandboxId,
-          gateway_id: gatewayId,
-        });
-        if (state === undefined) throw lost(sandboxId);
-        const { status, runner_id: runnerId, data_url: dataUrl, project_id: projectId } = state;
-        if (status === 'running' && runnerId !== null && dataUrl !== null)
-          return { sandboxId, projectId, runnerId, dataUrl };
-        if (!(leases.STARTING as readonly string[]).includes(status)) {
-          if (state.template_id !== null && runnerId !== null)
-            await templates.discard(state.template_id, runnerId);
-          throw new InstanceEnded(state);
-        }
-        await watch.next(RECHECK_MS, signal);
-        signal.throwIfAborted();
-      }
     },
 
     async renew() {
@@ -426,25 +399,4 @@ export function createFunctionInstances(options: FunctionInstancesOptions): Func
       await leases.purgeInstances(database.pool, ENDED_MS);
     },
   };
-}
-
-const lost = (sandboxId: string): Error =>
-  conflict(
-    `instance ${sandboxId} is not leased to this gateway any more: request another one`,
-    'concurrent_change',
-  );
-
-/** An instance that does not run, and will not. */
-export class InstanceEnded extends ApiError {
-  /** Of its sandbox. */
-  readonly state: leases.InstanceState;
-
-  constructor(state: leases.InstanceState) {
-    const why = state.error ?? `it is ${state.status}`;
-    // It was never placed: there was no capacity.
-    if (state.runner_id === null) super(429, why);
-    else super(502, `the instance does not run: ${why}`);
-    this.name = 'InstanceEnded';
-    this.state = state;
-  }
 }

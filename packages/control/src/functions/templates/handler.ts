@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { EntrypointOfSandbox, entrypointPath } from '@releap/contract';
 import { Compile } from 'typebox/compile';
 import { hostDocument, type HostClient } from '../../fleet/runners/host-client.ts';
-import type { RunningInstance } from '../instances/instances.ts';
+import type { RunningInstance } from '../instances/instance-watch.ts';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 1_000;

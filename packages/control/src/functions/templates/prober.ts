@@ -14,7 +14,8 @@ import { InFlight } from '../../platform/work/in-flight.ts';
 import { createWorkLoop } from '../../platform/work/work-loop.ts';
 import type { TargetEnd } from '../../edge/gateways/target-resolver.ts';
 import { pinned } from '../../compute/sandboxes/assignment.ts';
-import { InstanceEnded, type LeaseHolder } from '../instances/instances.ts';
+import { InstanceEnded, type RunningInstance } from '../instances/instance-watch.ts';
+import type { LeaseHolder } from '../instances/instances.ts';
 import { createVersionStates } from '../versions/version-states.ts';
 import { dueVersions, readSandbox, recordCapture, type DueVersion } from './attempts.ts';
 import { HandlerError, waitUntilListening } from './handler.ts';
@@ -94,6 +95,22 @@ export function createProber({
   /** When a version may be tried again, on the monotonic clock. */
   const notBefore = new Map<string, number>();
 
+  /** Also ends when the instance does: its function may have been deleted. */
+  async function untilListening(instance: RunningInstance, port: number, signal: AbortSignal): Promise<void> {
+    const over = new AbortController();
+    const both = AbortSignal.any([signal, over.signal]);
+    const outcomes = [
+      waitUntilListening(hosts, instance, port, limits.functionListenMs, both),
+      instances.ended(instance.sandboxId, serverId, both),
+    ];
+    try {
+      await Promise.race(outcomes);
+    } finally {
+      over.abort();
+      await Promise.allSettled(outcomes);
+    }
+  }
+
   async function attempt(version: DueVersion): Promise<void> {
     const sandboxId = await instances.probe(version, serverId, stop.signal);
     if (sandboxId === undefined) return;
@@ -101,7 +118,7 @@ export function createProber({
     instances.keep(sandboxId, serverId, lease);
     try {
       const instance = await instances.running(sandboxId, serverId, lease.signal);
-      await waitUntilListening(hosts, instance, version.port, limits.functionListenMs, lease.signal);
+      await untilListening(instance, version.port, lease.signal);
       const warning =
         version.snapshot_kind === 'fn_ready'
           ? await functionTemplates.capture(version.id, sandboxId, lease.signal)
@@ -160,7 +177,10 @@ export function createProber({
       await attempt(version).then(
         () => failing.delete(orgId),
         (error: unknown) => {
-          if (error instanceof HandlerError || error instanceof InstanceEnded)
+          if (
+            error instanceof HandlerError ||
+            (error instanceof InstanceEnded && error.state.status === 'failed')
+          )
             failing.set(orgId, performance.now() + FAILING_MS);
           return decide(version, error);
         },
