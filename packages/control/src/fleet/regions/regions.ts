@@ -125,16 +125,18 @@ export interface RegionConfig {
 export async function ensureRegion(on: Queryable, region: RegionConfig): Promise<void> {
   const values = [region.id, region.name ?? null, region.toolboxProxyUrl ?? null, region.previewUrl ?? null];
   try {
-    await on.query(ENSURE, values);
+    await queryAll(on, ENSURE, values);
   } catch (error) {
     // Another first server has created the default region concurrently.
     if (!isUniqueViolation(error, 'regions_one_default')) throw error;
-    await on.query(ENSURE, values);
+    await queryAll(on, ENSURE, values);
   }
 }
 
-const ENSURE = `
-  insert into regions as r (id, name, toolbox_proxy_url, preview_url, is_default)
-  values ($1, coalesce($2, $1), $3, $4, not exists (select 1 from regions where is_default))
-  on conflict (id) do update set name = coalesce($2, r.name), toolbox_proxy_url = coalesce($3, r.toolbox_proxy_url),
-    preview_url = coalesce($4, r.preview_url)`;
+const ENSURE = statement(
+  'region-ensure',
+  `insert into regions as r (id, name, toolbox_proxy_url, preview_url, is_default)
+   values ($1, coalesce($2, $1), $3, $4, not exists (select 1 from regions where is_default))
+   on conflict (id) do update set name = coalesce($2, r.name), toolbox_proxy_url = coalesce($3, r.toolbox_proxy_url),
+     preview_url = coalesce($4, r.preview_url)`,
+);
