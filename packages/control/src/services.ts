@@ -36,6 +36,7 @@ import { transitionMetrics } from './platform/metrics/instruments.ts';
 import type { ServiceOptions } from './options.ts';
 import { createRegions, type Regions } from './fleet/regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './storage/registries/pull-credentials.ts';
+import { endConnection } from './fleet/runners/operator-marks.ts';
 import { DEPLOYMENT } from './fleet/runners/queries.ts';
 import { createHostClient, type HostClient } from './fleet/runners/host-client.ts';
 import { createRegistry, type RunnerRegistry } from './fleet/runners/registry.ts';
@@ -146,6 +147,7 @@ export async function createServices(
   const hosts = cleanup.use(createHostClient(dataTokens));
   const runnerCredentials = createRunnerCredentials({
     database,
+    endConnection,
     joinTokens: tokens.join,
     previousToken,
     log,

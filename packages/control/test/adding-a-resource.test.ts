@@ -14,7 +14,7 @@ const ROOT = path.resolve(import.meta.dirname, '../../..');
 const PAGE = 'docs/adding-a-resource.md';
 const CONTRACT = 'packages/contract/src/wire/storage/note.ts';
 const FOLDER = 'packages/control/src/storage/notes';
-const FILES_OUTSIDE_MAX = 5;
+const FILES_OUTSIDE_MAX = 6;
 const COMPILE_MS = 300_000;
 
 /** The page's files by path: a path in a line of its own, then a block of code. */
@@ -79,7 +79,7 @@ function withImports(file: string, code: string): string {
 }
 
 describe('the page on adding a resource', () => {
-  it('names at most five files outside of the folder: those that it creates, and those that exist', () => {
+  it('names at most six files outside of the folder: those that it creates, and those that exist', () => {
     const outside = filesOutside(page);
     assert.ok(outside.length > 0 && outside.length <= FILES_OUTSIDE_MAX, outside.join(', '));
     for (const file of outside) assert.ok(files.has(file) || existsSync(path.join(ROOT, file)), file);

@@ -7,6 +7,7 @@ import { Compile } from 'typebox/compile';
 import { createEncryption } from '../src/platform/encryption/encryption.ts';
 import { addKey, promoteKey } from '../src/platform/encryption/key-file.ts';
 import { rewrapAll } from '../src/platform/encryption/rewrap.ts';
+import { ENCRYPTED_TABLES } from '../src/storage/secrets/encrypted-tables.ts';
 import { filesWith } from '@releap/testing/find-text';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { tablesWith } from '@releap/testing/inspect';
@@ -266,7 +267,7 @@ describe('at rest', () => {
           'select key_id from secrets union select key_id from registry_credentials',
         )
       ).rows.map((row) => row.key_id);
-    await rewrapAll(world.database, encryption, quiet, new AbortController().signal);
+    await rewrapAll(world.database, encryption, ENCRYPTED_TABLES, quiet, new AbortController().signal);
     assert.deepEqual(await under(), [newest]);
     assert.equal((await lookUp(vm.uuid, placeholder))?.value, 'rotated value');
   });

@@ -5,7 +5,11 @@ import { after, before, describe, it } from 'node:test';
 import type { Database } from '@releap/database';
 import { keyPath } from '@releap/testing/keys';
 import { openFresh, quiet } from '@releap/testing/postgres';
-import { createServiceKeys, type ServiceKeys } from '../src/platform/credentials/service-keys.ts';
+import {
+  createServiceKeys,
+  ENCRYPTED_SERVICE_KEYS,
+  type ServiceKeys,
+} from '../src/platform/credentials/service-keys.ts';
 import { createEncryption } from '../src/platform/encryption/encryption.ts';
 import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/platform/encryption/key-file.ts';
 import { KeysUnavailableError } from '../src/platform/encryption/keys.ts';
@@ -21,7 +25,8 @@ const encryptionOf = (file: string) => createEncryption(fileKeys(file, quiet));
 /** As a server that starts now. It reads a key again at each use. */
 const serverOf = (file: string): ServiceKeys =>
   createServiceKeys({ database, encryption: encryptionOf(file), maxAgeMs: 0, log: quiet });
-const rewrap = (file: string) => rewrapAll(database, encryptionOf(file), quiet, new AbortController().signal);
+const rewrap = (file: string) =>
+  rewrapAll(database, encryptionOf(file), [ENCRYPTED_SERVICE_KEYS], quiet, new AbortController().signal);
 async function rows(): Promise<Record<string, string>> {
   const { rows: all } = await database.pool.query<{ name: string; row: string }>(
     `select name, encode(envelope, 'hex') as row from service_keys`,

@@ -108,10 +108,6 @@ export const WRITES: readonly Exceptions[] = [
     },
   },
   {
-    why: 'a credential is revoked in one transaction with the end of the connection that it made',
-    of: { 'runner-connection-end': ['runners'] },
-  },
-  {
     why: 'what was written by the clock of before moves at once when the clock is set',
     of: { 'meters-move': ['runners'] },
   },
@@ -144,21 +140,7 @@ export const WRITES: readonly Exceptions[] = [
       'compat-stopped-forget': ['compat_sandboxes'],
       'compat-stopped-show': ['compat_sandboxes'],
       'sandbox-lease-renew-idle': ['compat_sandboxes'],
-      'function-instances-take-over': ['function_instances'],
       'function-start-meters-close': ['sandbox_meters'],
-      'host-drain': ['runners'],
-      'host-forget': ['runners'],
-      'host-undrain': ['runners'],
-      'rewrap-registry': ['registry_credentials'],
-      'rewrap-secret': ['secrets'],
-      'rewrap-service-key': ['service_keys'],
-      'snapshot-lineage': ['sandboxes'],
-      'teardown-api-keys': ['api_keys'],
-      'tenancy/management/delete-projects.ts: update api_keys set revoked_at = now() where project_id = $1 and revoked_at is null':
-        ['api_keys'],
-      'tenancy/management/delete-projects.ts: update api_keys set revoked_at = now() where project_id = any($1::uuid[]) and revoked_at is null':
-        ['api_keys'],
-      'volume-blobs-there': ['blobs'],
     },
   },
 ];
@@ -198,8 +180,6 @@ export const UPWARD_READS: Readonly<Record<string, readonly string[]>> = {
     ['organizations', 'projects'],
   'projects-deleted-of': ['projects'],
   'purge-runners': ['sandboxes', 'snapshots'],
-  'rewrap-old-registries': ['registry_credentials'],
-  'rewrap-old-secrets': ['secrets'],
   'runner-known': ['runners'],
   'runner-secret-domains': ['sandboxes'],
   'sandbox-secrets-read': ['sandboxes'],

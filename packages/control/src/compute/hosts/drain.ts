@@ -4,7 +4,8 @@
  * the host's row: a periodic task on any server continues it, also for sandboxes that start to run later.
  */
 import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
-import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
+import { queryAll, statement, type Database, type Queryable } from '@releap/database';
+import { markDraining, unmarkDraining } from '../../fleet/runners/operator-marks.ts';
 import { lockHosts } from '../scheduler/hosts.ts';
 import { allocate } from '../scheduler/allocate.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
@@ -19,15 +20,6 @@ export interface DrainContext {
 
 export type Drained = HostDrainResponse['moved'];
 
-const DRAIN = statement<{ id: string }>(
-  'host-drain',
-  `update runners set draining_since = coalesce(draining_since, now()), drain_force = drain_force or $2
-    where id = $1 and forgotten_at is null returning id`,
-);
-const UNDRAIN = statement<{ id: string }>(
-  'host-undrain',
-  'update runners set draining_since = null, drain_force = false where id = $1 and forgotten_at is null returning id',
-);
 /**
  * Sandboxes to move off the draining hosts, or off this one. One that could not be paused continues with an error, and
  * is retried later. A disconnected host is skipped: sandboxes that it cannot report would become lost. Instances of functions end
@@ -68,7 +60,7 @@ export async function beginDrain(
   force: boolean,
 ): Promise<Drained> {
   const moved = await allocate(database, async (client) => {
-    if ((await queryOne(client, DRAIN, [id, force])) === undefined) throw hostNotFound(id);
+    if (!(await markDraining(client, id, force))) throw hostNotFound(id);
     // Waits for placements in progress, so that the step below sees their sandboxes. Later ones see the drain.
     await lockHosts(client, [id]);
     return step(client, id, (event, changes) => lifecycle.applyWithin(client, event, changes));
@@ -78,7 +70,7 @@ export async function beginDrain(
 }
 
 export async function endDrain(database: Database, id: string): Promise<void> {
-  if ((await queryOne(database.pool, UNDRAIN, [id])) === undefined) throw hostNotFound(id);
+  if (!(await unmarkDraining(database.pool, id))) throw hostNotFound(id);
 }
 
 /** One step of all drains. */

@@ -12,6 +12,7 @@ import type { Snapshots } from '../snapshots/snapshots.ts';
 import { conflict, type HostForgetResponse } from '@releap/contract';
 import { queryAll, queryOne, statement } from '@releap/database';
 import { TAKE_BACK } from '../../storage/images/build-statements.ts';
+import { markForgotten } from '../../fleet/runners/operator-marks.ts';
 import { lockHosts } from '../scheduler/hosts.ts';
 import { allocate } from '../scheduler/allocate.ts';
 import { hostNotFound } from './queries.ts';
@@ -27,12 +28,6 @@ export type ForgetContext = {
 };
 type Released = Pick<HostForgetResponse, 'sandboxes' | 'snapshots' | 'builds'>;
 
-/** The new epoch ends a concurrent connection of the host. $1 host */
-const FORGET = statement<{ forgotten_at: Date }>(
-  'host-forget',
-  `update runners set forgotten_at = now(), ready = false, epoch = epoch + 1
-    where id = $1 and status = 'lost' and forgotten_at is null returning forgotten_at`,
-);
 const STATE = statement<{ status: string; last_seen_at: Date; forgotten_at: Date | null }>(
   'host-forget-state',
   'select status, last_seen_at, forgotten_at from runners where id = $1',
@@ -63,14 +58,14 @@ const UNFINISHED = statement<{ id: string }>(
 export async function forgetHost(context: ForgetContext, id: string): Promise<HostForgetResponse> {
   const { database, limits, log } = context;
   const marked = await allocate(database, async (client) => {
-    const forgotten = await queryOne(client, FORGET, [id]);
+    const forgotten = await markForgotten(client, id);
     // Waits for placements in progress, so that the release sees their sandboxes.
     await lockHosts(client, [id]);
     return forgotten;
   });
   const state = await queryOne(database.pool, STATE, [id]);
   if (state === undefined) throw hostNotFound(id);
-  const at = marked?.forgotten_at ?? state.forgotten_at;
+  const at = marked ?? state.forgotten_at;
   if (at === null)
     throw conflict(
       `host ${id} is ${state.status}, last heard from at ${state.last_seen_at.toISOString()}: only a lost one, not heard ` +

@@ -12,6 +12,7 @@ import type { Logger } from 'pino';
 import type { SnapshotRow } from '@releap/database';
 import { createLifecycle, retryingDeadlocks } from '../../platform/lifecycle/apply.ts';
 import { JOB_EVENTS } from '../../platform/lifecycle/jobs.ts';
+import { setParents } from '../sandboxes/parents.ts';
 import { SNAPSHOT_SQL, type SnapshotChange } from './transition-sql.ts';
 import type { SnapshotEvent, SnapshotTransition } from './transitions.ts';
 
@@ -43,10 +44,6 @@ export interface SnapshotsOptions {
 const LOCK_SANDBOXES = statement(
   'snapshot-lock-sandboxes',
   `select 1 from sandboxes where id in (select sandbox_id from snapshots where id = any($1::uuid[])) order by id for no key update`,
-);
-const LINEAGE = statement(
-  'snapshot-lineage',
-  `update sandboxes b set parent_snapshot_id = t.id from unnest($1::uuid[], $2::uuid[]) as t(id, sandbox_id) where b.id = t.sandbox_id`,
 );
 /**
  * The oldest waiting snapshot of each of these sandboxes without one in progress. Its parent is decided only now, and is
@@ -100,7 +97,10 @@ export function createSnapshots({ database, onMoved, onTransition, log }: Snapsh
     const moved = await lifecycle.applyWithin(on, event, changes);
     if (moved.length === 0) return { moved, next: [] };
     if (event === 'observe:ready')
-      await queryAll(on, LINEAGE, [moved.map((row) => row.id), moved.map((row) => row.sandbox_id)]);
+      await setParents(
+        on,
+        moved.map((row) => ({ sandboxId: row.sandbox_id, snapshotId: row.id })),
+      );
     const waiting = await queryAll(on, NEXT, [moved.map((row) => row.sandbox_id)]);
     const next =
       waiting.length === 0

@@ -41,6 +41,16 @@ const ADOPT = INSTANCES.claiming<{ sandbox_id: string }>('adopt', {
   returning: 'w.sandbox_id',
 });
 
+/** The attempt that a server has begun and does not continue. $1 lease in milliseconds, $2 version, $3 this server */
+const TAKE_OVER = INSTANCES.claiming<{ sandbox_id: string }>('take-over', {
+  pick: `select w.sandbox_id from function_instances w join sandboxes s on s.id = w.sandbox_id
+      where w.version_id = $2 and w.purpose = 'probe' and (w.lease_until <= now() or w.gateway_id = $3)
+        and s.desired = 'running' and s.status in ('pending', 'assigned', 'building', 'booting', 'running')
+      order by w.created_at limit 1 ${SKIP_LOCKED}`,
+  set: 'gateway_id = $3',
+  returning: 'w.sandbox_id',
+});
+
 /** Instances that are being deleted count until they are gone, and those of tries as well. $1 function, $2 version */
 const COUNT = statement<{ live: number; max_instances: number | null }>(
   'function-instances-count',
@@ -126,6 +136,14 @@ export interface InstanceState {
 /** Until the end of the transaction no other transaction takes or adds instances of the function. */
 export async function lockFunction(client: Queryable, functionId: string): Promise<void> {
   await queryAll(client, LOCK, [functionId]);
+}
+
+/** @returns the sandbox of a try that a server has begun and does not continue; this server has it from now on */
+export async function takeOverProbe(
+  client: Queryable,
+  { versionId, serverId, leaseMs }: { versionId: string; serverId: string; leaseMs: number },
+): Promise<string | undefined> {
+  return (await queryOne(client, TAKE_OVER, [leaseMs, versionId, serverId]))?.sandbox_id;
 }
 
 /** Takes an instance of the version that no gateway has; one that runs already first. */

@@ -1,7 +1,6 @@
 /** The instances on which pending versions are tried, in the database: any server continues what another one has begun. */
 import { queryAll, queryOne, statement, type Queryable, type SandboxRow } from '@releap/database';
-import { SKIP_LOCKED } from '../../platform/work/work-table.ts';
-import { INSTANCES } from '../instances/leases.ts';
+import { INSTANCES, takeOverProbe } from '../instances/leases.ts';
 import { selectVersions, type InstanceVersion } from '../instances/version.ts';
 import { MACHINE } from './template-rows.ts';
 
@@ -54,16 +53,6 @@ const DUE = statement<DueVersion>(
       and v.id <> all ($2::uuid[])
     order by row_number() over (partition by p.org_id order by v.created_at), v.created_at limit $3`,
 );
-
-/** The attempt that a server has begun and does not continue. $1 lease in milliseconds, $2 version, $3 this server */
-const TAKE_OVER = INSTANCES.claiming<{ sandbox_id: string }>('take-over', {
-  pick: `select w.sandbox_id from function_instances w join sandboxes s on s.id = w.sandbox_id
-      where w.version_id = $2 and w.purpose = 'probe' and (w.lease_until <= now() or w.gateway_id = $3)
-        and s.desired = 'running' and s.status in ('pending', 'assigned', 'building', 'booting', 'running')
-      order by w.created_at limit 1 ${SKIP_LOCKED}`,
-  set: 'gateway_id = $3',
-  returning: 'w.sandbox_id',
-});
 
 /** One that another server has. $1 version, $2 this server */
 const OF_OTHERS = statement(
@@ -119,8 +108,8 @@ export async function takeOver(
   serverId: string,
   leaseMs: number,
 ): Promise<string | null | undefined> {
-  const taken = await queryOne(client, TAKE_OVER, [leaseMs, versionId, serverId]);
-  if (taken !== undefined) return taken.sandbox_id;
+  const taken = await takeOverProbe(client, { versionId, serverId, leaseMs });
+  if (taken !== undefined) return taken;
   return (await queryOne(client, OF_OTHERS, [versionId, serverId])) === undefined ? undefined : null;
 }
 

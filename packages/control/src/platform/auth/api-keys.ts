@@ -1,5 +1,6 @@
 import { newToken, newUuid, tokenDigest, tokenPrefix } from '@releap/contract';
-import type { Queryable } from '@releap/database';
+import { queryAll, statement, type Database, type Queryable } from '@releap/database';
+import { batchStep, type TeardownStep } from '../teardown/step.ts';
 
 export interface MintedKey {
   id: string;
@@ -58,3 +59,22 @@ export async function revokeApiKey(on: Queryable, keyId: string): Promise<boolea
   );
   return rowCount === 1;
 }
+
+const REVOKE_OF = statement(
+  'api-keys-revoke-of',
+  'update api_keys set revoked_at = now() where project_id = any($1::uuid[]) and revoked_at is null',
+);
+
+/** Revokes all keys of these projects. */
+export async function revokeApiKeysOf(on: Queryable, projectIds: readonly string[]): Promise<void> {
+  await queryAll(on, REVOKE_OF, [projectIds]);
+}
+
+/** Keys that were made while their project was deleted. */
+export const apiKeyTeardown = (database: Database): TeardownStep =>
+  batchStep(database, {
+    name: 'api-keys',
+    phase: 'revoke',
+    text: `update api_keys set revoked_at = now()
+            where id in (select id from api_keys where project_id = $1 and revoked_at is null limit $2) returning 1`,
+  });

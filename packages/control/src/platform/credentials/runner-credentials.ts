@@ -5,9 +5,8 @@
  */
 import { randomBytes } from 'node:crypto';
 import { conflict, newUuid, quote, tokenDigest, unauthorized } from '@releap/contract';
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
-import { RUNNER_EVENTS } from '../lifecycle/runners.ts';
 import { isIn, type TokenSet } from './token-set.ts';
 
 export interface RunnerIdentity {
@@ -43,6 +42,8 @@ export interface RunnerCredentials {
 
 export interface RunnerCredentialsOptions {
   database: Database;
+  /** Ends the connection of the host, in the transaction that revokes its credential. */
+  endConnection: (on: Queryable, runnerId: string) => Promise<void>;
   joinTokens: TokenSet;
   /** The shared token of the version before credentials; proves that a runner it knew belongs here. */
   previousToken?: string | undefined;
@@ -91,14 +92,6 @@ const REVOKE = statement(
   'runner-credentials-revoke',
   'update runner_credentials set revoked_at = now() where runner_id = $1 and revoked_at is null',
 );
-/**
- * Invalidates the connection of a revoked credential: its server closes it. The host is offline from now on, because the
- * end of a connection that is not the newest changes no row.
- */
-const END_CONNECTION = statement(
-  'runner-connection-end',
-  `update runners r set epoch = epoch + 1, ready = false, ${RUNNER_EVENTS.sets('r', { revoke: 'true' })} where id = $1`,
-);
 const DROP_PERMISSIONS = statement(
   'runner-join-grants-drop',
   'delete from runner_join_grants where runner_id = $1',
@@ -116,7 +109,7 @@ const USE_PERMISSION = statement<{ runner_id: string }>(
 );
 
 export function createRunnerCredentials(options: RunnerCredentialsOptions): RunnerCredentials {
-  const { database, joinTokens, previousToken, log } = options;
+  const { database, endConnection, joinTokens, previousToken, log } = options;
 
   const authenticate = async (token: string | null): Promise<RunnerIdentity | null> => {
     if (token === null) return null;
@@ -169,7 +162,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
       const row = await database.transaction(async (client) => {
         await queryAll(client, LOCK, [runnerId]);
         await queryAll(client, REVOKE, [runnerId]);
-        await queryAll(client, END_CONNECTION, [runnerId]);
+        await endConnection(client, runnerId);
         await queryAll(client, DROP_PERMISSIONS, [runnerId]);
         return queryOne(client, PERMIT, [tokenDigest(token), runnerId, PERMISSION_MS]);
       });
@@ -181,7 +174,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
       await database.transaction(async (client) => {
         await queryAll(client, LOCK, [runnerId]);
         await queryAll(client, REVOKE, [runnerId]);
-        await queryAll(client, END_CONNECTION, [runnerId]);
+        await endConnection(client, runnerId);
         await queryAll(client, DROP_PERMISSIONS, [runnerId]);
       });
     },

@@ -7,6 +7,7 @@ import { randomBytes } from 'node:crypto';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Logger } from 'pino';
 import { SealBrokenError, type Encryption, type Owner } from '../encryption/encryption.ts';
+import type { EncryptedTable, OldRow } from '../encryption/rewrap.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 
 export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root' | 'preview-tokens' | 'dispatch';
@@ -57,6 +58,20 @@ const UPDATE = statement<{ name: string }>(
   'service-key-update',
   'update service_keys set key_id = $2, envelope = $3 where name = $1 and envelope = $4 returning name',
 );
+
+export const ENCRYPTED_SERVICE_KEYS: EncryptedTable = {
+  kind: 'service-key',
+  old: statement<OldRow>(
+    'rewrap-old-service-keys',
+    `select '' as project_id, name, name as row, key_id, envelope from service_keys
+      where (key_id < $1 or key_id > $1) and name > $2 order by name limit $3`,
+  ),
+  write: statement<{ done: number }>(
+    'rewrap-service-key',
+    `update service_keys set key_id = $4, envelope = $5
+      where name = $1 and $2::text = '' and envelope = $3 returning 1 as done`,
+  ),
+};
 
 const KEY_BYTES = 32;
 const MAX_AGE_MS = 60_000;

@@ -2,7 +2,7 @@ import type { Database } from '@releap/database';
 import type { Logger } from 'pino';
 import type { PeriodicTask } from '../work/task.ts';
 import type { Encryption } from './encryption.ts';
-import { rewrapAll } from './rewrap.ts';
+import { rewrapAll, type EncryptedTable } from './rewrap.ts';
 
 /** Interval of the check for a new key. */
 const LOOK_MS = 5_000;
@@ -17,8 +17,9 @@ export function createRewrap(options: {
   database: Database;
   encryption: Encryption;
   log: Logger;
+  tables: readonly EncryptedTable[];
 }): PeriodicTask {
-  const { database, encryption, log } = options;
+  const { database, encryption, log, tables } = options;
   let lastKey: string | undefined;
   let due = 0;
   return {
@@ -31,7 +32,7 @@ export function createRewrap(options: {
       const key = await encryption.currentKey().catch(() => undefined);
       if (key === undefined || (key === lastKey && Date.now() < due)) return;
       due = Date.now() + REPEAT_MS;
-      await rewrapAll(database, encryption, log, signal);
+      await rewrapAll(database, encryption, tables, log, signal);
       lastKey = key;
     },
   };

@@ -1,10 +1,10 @@
 /** Key rotation: rewraps data keys of older key-encryption keys with the current one, a few rows at a time. */
-import { queryAll, statement, type Database } from '@releap/database';
+import { queryAll, type Database, type Statement } from '@releap/database';
 import type { Logger } from 'pino';
 import { KeysUnavailableError } from './keys.ts';
 import type { Encryption, Owner } from './encryption.ts';
 
-interface OldRow {
+export interface OldRow {
   project_id: string;
   /** Of the secret, or the host. */
   name: string;
@@ -14,48 +14,17 @@ interface OldRow {
   envelope: Buffer;
 }
 
-/** Compare-and-swap: a row that was rewritten meanwhile keeps the newer value. */
-const TABLES = [
-  {
-    kind: 'secret' as const,
-    old: statement<OldRow>(
-      'rewrap-old-secrets',
-      `select project_id, name, id::text as row, key_id, envelope from secrets
-        where (key_id < $1 or key_id > $1) and id::text > $2 order by id::text limit $3`,
-    ),
-    write: statement<{ done: number }>(
-      'rewrap-secret',
-      `update secrets set key_id = $4, envelope = $5
-        where id = $1::uuid and project_id = $2 and envelope = $3 returning 1 as done`,
-    ),
-  },
-  {
-    kind: 'registry-password' as const,
-    old: statement<OldRow>(
-      'rewrap-old-registries',
-      `select project_id, host as name, project_id || ' ' || host as row, key_id, envelope from registry_credentials
-        where (key_id < $1 or key_id > $1) and project_id || ' ' || host > $2 order by project_id || ' ' || host limit $3`,
-    ),
-    write: statement<{ done: number }>(
-      'rewrap-registry',
-      `update registry_credentials set key_id = $4, envelope = $5
-        where project_id || ' ' || host = $1 and project_id = $2 and envelope = $3 returning 1 as done`,
-    ),
-  },
-  {
-    kind: 'service-key' as const,
-    old: statement<OldRow>(
-      'rewrap-old-service-keys',
-      `select '' as project_id, name, name as row, key_id, envelope from service_keys
-        where (key_id < $1 or key_id > $1) and name > $2 order by name limit $3`,
-    ),
-    write: statement<{ done: number }>(
-      'rewrap-service-key',
-      `update service_keys set key_id = $4, envelope = $5
-        where name = $1 and $2::text = '' and envelope = $3 returning 1 as done`,
-    ),
-  },
-];
+/** A table of encrypted values, as its owner declares it. */
+export interface EncryptedTable {
+  kind: Owner['kind'];
+  /** Rows of other keys, by `row`. $1 key, $2 the last row before, $3 most */
+  old: Statement<OldRow>;
+  /**
+   * Compare-and-swap: a row that was rewritten meanwhile keeps the newer value. $1 row, $2 project, $3 envelope of before, $4 key,
+   * $5 envelope
+   */
+  write: Statement<{ done: number }>;
+}
 
 const BATCH = 100;
 
@@ -69,12 +38,13 @@ export interface Rewrapped {
 export async function rewrapAll(
   database: Database,
   encryption: Encryption,
+  tables: readonly EncryptedTable[],
   log: Logger,
   signal: AbortSignal,
 ): Promise<Rewrapped> {
   const current = await encryption.currentKey();
   const result: Rewrapped = { done: 0, failed: 0 };
-  for (const { kind, old, write } of TABLES) {
+  for (const { kind, old, write } of tables) {
     for (let after = ''; !signal.aborted; ) {
       const rows = await queryAll(database.pool, old, [current, after, BATCH]);
       for (const row of rows) {

@@ -1,5 +1,5 @@
 /** What a runner may read from the store and write to it: only what its own assignments name. */
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { ArtifactPart } from '@releap/contract';
 
 /** $1 runner, $2 digest */
@@ -44,6 +44,15 @@ const THERE = statement<{ digest: string }>(
                     where p.digest = b.digest and a.project_id = $3))
    returning b.digest`,
 );
+/** $1 digests, $2 volume, $3 runner */
+const THERE_OF_VOLUME = statement<{ digest: string }>(
+  'volume-blobs-there',
+  `update blobs b set touched_at = now() where b.digest = any($1::text[]) and b.stored_at is not null
+      and (exists (select 1 from volume_uploads u where u.volume_id = $2 and u.runner_id = $3 and u.digest = b.digest)
+        or exists (select 1 from volume_blobs p where p.volume_id = $2 and p.digest = b.digest)
+        or exists (select 1 from volume_manifests m where m.volume_id = $2 and m.root = b.digest))
+   returning b.digest`,
+);
 /** $1 runner, $2 id or digest */
 const ARTIFACT = statement<{ id: string; type: 'image' | 'snapshot'; stored: boolean }>(
   'artifact-for-runner',
@@ -56,6 +65,17 @@ const PARTS = statement<{ name: string; digest: string; bytes: string }>(
   'artifact-parts',
   'select name, digest, bytes from artifact_parts where artifact_id = $1 order by name',
 );
+
+/** Those of these blobs that a host need not upload for a volume: it has uploaded them, or the volume has them. They are kept for now. */
+export async function touchBlobsOfVolume(
+  on: Queryable,
+  digests: readonly string[],
+  volumeId: string,
+  runnerId: string,
+): Promise<Set<string>> {
+  const rows = await queryAll(on, THERE_OF_VOLUME, [digests, volumeId, runnerId]);
+  return new Set(rows.map(({ digest }) => digest));
+}
 
 const MIB = 1024 * 1024;
 /** Largest root image, and what the tables of a layer take beside its data. */

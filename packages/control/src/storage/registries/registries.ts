@@ -13,6 +13,7 @@ import {
 } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
 import type { Encryption } from '../../platform/encryption/encryption.ts';
+import type { EncryptedTable, OldRow } from '../../platform/encryption/rewrap.ts';
 import { lockProject } from '../../tenancy/management/access.ts';
 import type { Within } from '../../tenancy/management/project-scope.ts';
 import { withTransaction } from '../secrets/secrets.ts';
@@ -57,6 +58,19 @@ const LIST = pagedList<Row>('registry-list', LIST_CURSORS.registries, {
   parameters: 1,
   keys: [{ sql: 'host', type: 'text' }],
 });
+export const ENCRYPTED_REGISTRIES: EncryptedTable = {
+  kind: 'registry-password',
+  old: statement<OldRow>(
+    'rewrap-old-registries',
+    `select project_id, host as name, project_id || ' ' || host as row, key_id, envelope from registry_credentials
+      where (key_id < $1 or key_id > $1) and project_id || ' ' || host > $2 order by project_id || ' ' || host limit $3`,
+  ),
+  write: statement<{ done: number }>(
+    'rewrap-registry',
+    `update registry_credentials set key_id = $4, envelope = $5
+      where project_id || ' ' || host = $1 and project_id = $2 and envelope = $3 returning 1 as done`,
+  ),
+};
 const GET = statement<Row>(
   'registry-get',
   `select ${METADATA} from registry_credentials where project_id = $1 and host = $2`,

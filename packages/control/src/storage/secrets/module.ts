@@ -8,6 +8,7 @@ import { createRewrap } from '../../platform/encryption/rewrap-task.ts';
 import type { Module } from '../../platform/module.ts';
 import { batchStep } from '../../platform/teardown/step.ts';
 import { createPlaceholderCleanup } from './placeholder-cleanup.ts';
+import { ENCRYPTED_TABLES } from './encrypted-tables.ts';
 import { secretRoutes } from './routes.ts';
 import { runnerSecretRoutes } from './runner-routes.ts';
 import { createSecrets, eraseUnused } from './secrets.ts';
@@ -63,7 +64,7 @@ export function secretsModule({
         leased: true,
         run: () => placeholders.deleteMissed(database.pool),
       },
-      createRewrap({ database, encryption, log }),
+      createRewrap({ database, encryption, log, tables: ENCRYPTED_TABLES }),
       {
         name: 'egress-root-renewal',
         everyMs: ROOT_RENEWAL_MS,

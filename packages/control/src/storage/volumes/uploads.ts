@@ -1,6 +1,7 @@
 /** What runners upload for commits: only of volumes that they are assigned a copy of. */
 import { VOLUME_BLOB_MAX_BYTES } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { touchBlobsOfVolume } from '../artifacts/blob-access.ts';
 import { noCopy } from './runner-volumes.ts';
 
 /** $1 volume, $2 runner */
@@ -16,16 +17,6 @@ const UPLOADED = statement(
   `insert into volume_uploads (volume_id, runner_id, digest) values ($1, $2, $3)
    on conflict (volume_id, runner_id, digest) do update set created_at = now()`,
 );
-/** $1 digests, $2 volume, $3 runner */
-const THERE = statement<{ digest: string }>(
-  'volume-blobs-there',
-  `update blobs b set touched_at = now() where b.digest = any($1::text[]) and b.stored_at is not null
-      and (exists (select 1 from volume_uploads u where u.volume_id = $2 and u.runner_id = $3 and u.digest = b.digest)
-        or exists (select 1 from volume_blobs p where p.volume_id = $2 and p.digest = b.digest)
-        or exists (select 1 from volume_manifests m where m.volume_id = $2 and m.root = b.digest))
-   returning b.digest`,
-);
-
 /** Blobs of commits that were refused and made again. $1 volume, $2 runner, $3 rows */
 const FORGET_OLDEST = statement(
   'volume-uploads-forget',
@@ -58,7 +49,7 @@ export function createVolumeUploads({ pool }: Database): VolumeUploads {
   return {
     async present(runnerId, id, digests) {
       await uploadsOf(runnerId, id);
-      return new Set((await queryAll(pool, THERE, [digests, id, runnerId])).map(({ digest }) => digest));
+      return touchBlobsOfVolume(pool, digests, id, runnerId);
     },
     async upload(runnerId, id) {
       const { size_gb, uploads } = await uploadsOf(runnerId, id);

@@ -1,12 +1,11 @@
 /** Deletes projects: clients no longer see them once this commits. Their contents are torn down afterwards. */
 import type { Queryable } from '@releap/database';
+import { revokeApiKeysOf } from '../../platform/auth/api-keys.ts';
 
 /** Marks the project as deleted and revokes its keys, inside the transaction of the deletion. */
 export async function deleteProject(on: Queryable, projectId: string): Promise<void> {
   await on.query('update projects set deleted_at = now(), teardown_after = now() where id = $1', [projectId]);
-  await on.query('update api_keys set revoked_at = now() where project_id = $1 and revoked_at is null', [
-    projectId,
-  ]);
+  await revokeApiKeysOf(on, [projectId]);
 }
 
 /** The same for all projects of an organization. @returns their ids */
@@ -16,9 +15,6 @@ export async function deleteProjectsOf(on: Queryable, orgId: string): Promise<st
     [orgId],
   );
   const ids = rows.map(({ id }) => id);
-  await on.query(
-    'update api_keys set revoked_at = now() where project_id = any($1::uuid[]) and revoked_at is null',
-    [ids],
-  );
+  await revokeApiKeysOf(on, ids);
   return ids;
 }

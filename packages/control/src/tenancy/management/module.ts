@@ -6,7 +6,6 @@ import type { KeyAudit } from './key-audit.ts';
 import type { Logger } from 'pino';
 import { purge } from '../../platform/retention/purge.ts';
 import type { Module } from '../../platform/module.ts';
-import { batchStep } from '../../platform/teardown/step.ts';
 import { managementRoutes } from './routes.ts';
 
 /** Interval at which entries of the audit log about API keys are written: a killed server loses that many. */
@@ -44,13 +43,5 @@ export function managementModule(context: ManagementModuleOptions): Module {
     purges: [INVITATION_PURGE],
     routes: (planes) => managementRoutes(planes, { ...context, oidc: context.options.oidc }),
     tasks: [{ name: 'api-key-audit', everyMs: AUDIT_MS, leased: false, run: () => keyAudit.flush() }],
-    teardown: [
-      batchStep(context.database, {
-        name: 'api-keys',
-        phase: 'revoke',
-        text: `update api_keys set revoked_at = now()
-                where id in (select id from api_keys where project_id = $1 and revoked_at is null limit $2) returning 1`,
-      }),
-    ],
   };
 }

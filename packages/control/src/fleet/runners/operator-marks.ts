@@ -1,0 +1,47 @@
+/** What the operator decides about a host, in its row. What follows from it for the host's sandboxes is done above (compute/hosts). */
+import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
+import { RUNNER_EVENTS } from '../../platform/lifecycle/runners.ts';
+
+const DRAIN = statement<{ id: string }>(
+  'host-drain',
+  `update runners set draining_since = coalesce(draining_since, now()), drain_force = drain_force or $2
+    where id = $1 and forgotten_at is null returning id`,
+);
+const UNDRAIN = statement<{ id: string }>(
+  'host-undrain',
+  'update runners set draining_since = null, drain_force = false where id = $1 and forgotten_at is null returning id',
+);
+/** The new epoch ends a concurrent connection of the host. $1 host */
+const FORGET = statement<{ forgotten_at: Date }>(
+  'host-forget',
+  `update runners set forgotten_at = now(), ready = false, epoch = epoch + 1
+    where id = $1 and status = 'lost' and forgotten_at is null returning forgotten_at`,
+);
+/**
+ * Invalidates the connection of a revoked credential: its server closes it. The host is offline from now on, because the
+ * end of a connection that is not the newest changes no row. $1 host
+ */
+const END_CONNECTION = statement(
+  'runner-connection-end',
+  `update runners r set epoch = epoch + 1, ready = false, ${RUNNER_EVENTS.sets('r', { revoke: 'true' })} where id = $1`,
+);
+
+/** Nothing new is placed there. @returns whether the host exists */
+export async function markDraining(on: Queryable, id: string, force: boolean): Promise<boolean> {
+  return (await queryOne(on, DRAIN, [id, force])) !== undefined;
+}
+
+/** @returns whether the host exists */
+export async function unmarkDraining(on: Queryable, id: string): Promise<boolean> {
+  return (await queryOne(on, UNDRAIN, [id])) !== undefined;
+}
+
+/** It can no longer connect. @returns when; undefined: it is not lost, does not exist, or was forgotten before */
+export async function markForgotten(on: Queryable, id: string): Promise<Date | undefined> {
+  return (await queryOne(on, FORGET, [id]))?.forgotten_at;
+}
+
+/** Its credential was revoked. */
+export async function endConnection(on: Queryable, id: string): Promise<void> {
+  await queryAll(on, END_CONNECTION, [id]);
+}
