@@ -29,17 +29,6 @@ const INSERT = statement(
      from (select now() + $2::integer * interval '1 second' as ends_at) lease`,
 );
 
-/** $1 sandboxes */
-const RENEW_IDLE = statement(
-  'sandbox-lease-renew-idle',
-  `with renewed as (
-     update sandbox_leases set expires_at = least(ends_at, now() + idle_s * interval '1 second')
-      where sandbox_id = any($1::uuid[]) and idle_s is not null
-     returning sandbox_id
-   )
-   update compat_sandboxes set last_activity_at = now() where sandbox_id in (select sandbox_id from renewed)`,
-);
-
 /**
  * Sets, renews, or ends with a null, the lease of a tenant's sandbox that is not deleted. The lock on its row orders this with
  * the expiry of leases: either the lease is renewed and the sandbox stays, or the client learns that it is deleted.
@@ -104,11 +93,6 @@ export async function insertLease(
   { seconds, idleSeconds }: NewLease,
 ): Promise<void> {
   await queryAll(on, INSERT, [id, seconds ?? null, idleSeconds ?? null]);
-}
-
-/** Clients use these sandboxes. */
-export async function renewIdleLeases(on: Queryable, ids: readonly string[]): Promise<void> {
-  if (ids.length > 0) await queryAll(on, RENEW_IDLE, [ids]);
 }
 
 export function leaseRoutes({ workload }: Planes, { database }: { database: Database }): void {

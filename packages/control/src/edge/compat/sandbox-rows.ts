@@ -4,6 +4,7 @@
  */
 import { parseSandboxId, type CompatSandboxState, type SandboxId } from '@releap/contract';
 import {
+  queryAll,
   queryOne,
   statement,
   type Database,
@@ -177,14 +178,22 @@ export async function setStopped(
 /** $1 sandbox, $2 project */
 const TOUCH = statement(
   'compat-sandbox-touch',
-  `with renewed as (
-     update sandbox_leases set expires_at = least(ends_at, now() + idle_s * interval '1 second')
-      where sandbox_id = $1 and idle_s is not null
-   )
-   insert into compat_sandboxes (sandbox_id, project_id, last_activity_at) values ($1, $2, now())
+  `insert into compat_sandboxes (sandbox_id, project_id, last_activity_at)
+   select $1::uuid, $2::uuid, now() from (select count(*) from renew_idle_leases(array[$1::uuid])) as renewed
    on conflict (sandbox_id) do update set last_activity_at = now()`,
 );
 
 export async function touchSandbox(on: Queryable, id: string, projectId: string): Promise<void> {
   await queryOne(on, TOUCH, [id, projectId]);
+}
+
+/** $1 sandboxes */
+const USED = statement(
+  'compat-sandboxes-used',
+  'update compat_sandboxes set last_activity_at = now() where sandbox_id in (select renew_idle_leases($1::uuid[]))',
+);
+
+/** Clients use these sandboxes: those that have an idle time keep their leases. */
+export async function renewIdleLeases(on: Queryable, ids: readonly string[]): Promise<void> {
+  if (ids.length > 0) await queryAll(on, USED, [ids]);
 }

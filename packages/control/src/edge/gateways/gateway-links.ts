@@ -6,7 +6,7 @@ import { WebSocketServer } from 'ws';
 import { GatewayLink, type GatewayLinkOptions } from './gateway-link.ts';
 import { GrantIndex } from './grant-index.ts';
 import { GrantRecheck } from './recheck.ts';
-import { renewIdleLeases } from '../../compute/sandboxes/leases.ts';
+import { renewIdleLeases } from '../compat/sandbox-rows.ts';
 import type { TargetResolver } from './target-resolver.ts';
 
 /**

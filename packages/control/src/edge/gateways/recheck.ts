@@ -57,7 +57,7 @@ const ENDED_LINKS = statement<{ link: string }>(
 /** Those of a deleted function are not there. */
 const REVISIONS = statement<{ id: string; revision: number }>(
   'gateway-function-revisions',
-  'select id, revision::integer as revision from functions where id = any($1::uuid[])',
+  'select id, revision::integer as revision from function_states where id = any($1::uuid[])',
 );
 
 /** Revokes grants that have become invalid. */

@@ -6,8 +6,8 @@ const RUNNERS = statement<{ id: string }>(
   `delete from runners where id in (
        select r.id from runners r
         where r.status = 'lost' and r.last_seen_at < now() - $1 * interval '1 day'
-          and not exists (select 1 from sandboxes s where s.runner_id = r.id)
-          and not exists (select 1 from snapshots s where s.runner_id = r.id)
+          and not exists (select 1 from sandbox_states s where s.runner_id = r.id)
+          and not exists (select 1 from snapshot_states s where s.runner_id = r.id)
         limit 100 for update skip locked)
      returning id`,
 );

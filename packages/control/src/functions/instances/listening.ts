@@ -18,11 +18,9 @@ const FOR_MAX_MS = 30 * 86_400_000;
  */
 const CLOSE = statement(
   'function-start-meters-close',
-  `update sandbox_meters m
-      set closed_at = greatest(m.metered_until, clock_timestamp() - t.for_ms * interval '1 millisecond')
+  `select close_start_meters(array_agg(t.id), array_agg(t.for_ms))
      from unnest($1::uuid[], $2::uuid[], $3::double precision[]) as t(id, gateway, for_ms)
-     join function_instances i on i.sandbox_id = t.id and i.gateway_id = t.gateway
-    where m.sandbox_id = t.id and m.kind = 'start' and m.closed_at is null`,
+     join function_instances i on i.sandbox_id = t.id and i.gateway_id = t.gateway`,
 );
 
 export interface EndedStart {

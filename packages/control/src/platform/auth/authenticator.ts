@@ -28,9 +28,9 @@ const LOOKUP = statement<{
   default_region: string | null;
 }>(
   'auth-api-key',
-  `select k.id as key_id, k.project_id, p.org_id, coalesce(p.default_region, o.default_region) as default_region
-     from api_keys k join projects p on p.id = k.project_id join organizations o on o.id = p.org_id
-    where k.token_hash = $1 and k.revoked_at is null and p.deleted_at is null`,
+  `select k.id as key_id, k.project_id, p.org_id, p.default_region
+     from api_keys k join live_projects p on p.id = k.project_id
+    where k.token_hash = $1 and k.revoked_at is null`,
 );
 
 const USED = statement(

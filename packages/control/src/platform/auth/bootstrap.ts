@@ -1,5 +1,5 @@
 import { newUuid, tokenDigest, tokenKind } from '@releap/contract';
-import { LOCKS, RELEAP_LOCK_SPACE, type Database } from '@releap/database';
+import { LOCKS, queryOne, RELEAP_LOCK_SPACE, statement, type Database } from '@releap/database';
 import { mintApiKey } from './api-keys.ts';
 
 export interface BootstrapOptions {
@@ -23,18 +23,21 @@ export interface Bootstrap {
 
 const NAME = 'default';
 
+/** $1 name of the project */
+const FIND = statement<{ org_id: string; project_id: string }>(
+  'bootstrap-find',
+  `select o.id as org_id, p.id as project_id
+     from organizations o join projects p on p.org_id = o.id and p.name = $1 and p.deleted_at is null
+    where o.bootstrap`,
+);
+
 /** Creates the default organization, its default project and an API key, if they are absent. Concurrent calls are safe. */
 export async function ensureBootstrap(database: Database, options: BootstrapOptions): Promise<Bootstrap> {
   return database.transaction(async (client) => {
     await client.query('select pg_advisory_xact_lock($1, $2)', [RELEAP_LOCK_SPACE, LOCKS.bootstrap]);
-    const found = await client.query<{ org_id: string; project_id: string }>(
-      `select o.id as org_id, p.id as project_id
-         from organizations o join projects p on p.org_id = o.id and p.name = $1 and p.deleted_at is null
-        where o.bootstrap`,
-      [NAME],
-    );
-    let orgId = found.rows[0]?.org_id;
-    let projectId = found.rows[0]?.project_id;
+    const found = await queryOne(client, FIND, [NAME]);
+    let orgId = found?.org_id;
+    let projectId = found?.project_id;
     if (orgId === undefined || projectId === undefined) {
       orgId = newUuid();
       projectId = newUuid();

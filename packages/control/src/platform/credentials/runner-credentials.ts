@@ -77,7 +77,7 @@ const BY_DIGEST = statement<{ runner_id: string; revoked: boolean }>(
 const KNOWN = statement<{ credentials: boolean; row: boolean }>(
   'runner-known',
   `select exists (select 1 from runner_credentials where runner_id = $1) as credentials,
-          exists (select 1 from runners where id = $1) as row`,
+          exists (select 1 from host_states where id = $1) as row`,
 );
 /** Serializes the joins of a runner. $1 runner id */
 const LOCK = statement(

@@ -44,13 +44,13 @@ const registerSnapshots = (name: string, which: string) =>
     name,
     `with made as (
      insert into artifacts (id, project_id, kind)
-     select s.id, s.project_id, 'snapshot' from snapshots s
+     select s.id, s.project_id, 'snapshot' from snapshot_states s
       where s.status = 'ready' and (s.kind = 'disk' or s.owner_service is not null) and s.held and ${which}
         and not exists (select 1 from artifacts a where a.id = s.id) limit 500
      on conflict (id) do nothing returning id
    )
    insert into artifact_locations (id, artifact_id, runner_id, desired, status, held)
-   select gen_random_uuid(), s.id, s.runner_id, 'present', 'present', false from made m join snapshots s on s.id = m.id`,
+   select gen_random_uuid(), s.id, s.runner_id, 'present', 'present', false from made m join snapshot_states s on s.id = m.id`,
   );
 /** $1 snapshots */
 export const REGISTER_SNAPSHOTS = registerSnapshots('artifacts-register-snapshots', 's.id = any($1::uuid[])');
@@ -137,7 +137,7 @@ export const END_UPLOAD = statement<AssignmentChange>(
   'artifact-end-upload',
   `with proofs as (delete from artifact_uploads where location_id = $1 and $4::text is null)
    update artifact_locations l set desired = 'present', generation = generation + 1, updated_at = now(),
-          held = a.kind = 'image' or a.id not in (select k.id from snapshots k where k.runner_id = l.runner_id),
+          held = a.kind = 'image' or a.id not in (select k.id from snapshot_states k where k.runner_id = l.runner_id),
           error = $4, attempts = case when $4::text is null then 0 else l.attempts + 1 end,
           retry_at = case when $4::text is null then null
                           else now() + least($5 * power(2, least(l.attempts, 8)), 3600000) * interval '1 millisecond' end
@@ -165,7 +165,7 @@ export const PLACE = statement<AssignmentChange>(
   'artifacts-place',
   `insert into artifact_locations as l (id, artifact_id, runner_id, desired, status, held)
    select distinct on (a.id, s.runner_id) gen_random_uuid(), a.id, s.runner_id, 'present', 'pending', true
-     from sandboxes s join artifacts a on a.id = sandbox_artifact(s.project_id, s.spec)
+     from sandbox_states s join artifacts a on a.id = s.artifact_id
     where s.id = any($1::uuid[]) and s.runner_id is not null
    on conflict (artifact_id, runner_id) do update
      set desired = 'present', held = true, generation = l.generation + 1, updated_at = now(),
@@ -188,12 +188,11 @@ export const WANT = statement(
   `update artifacts set wanted = true where id = $1 and stored_at is null and not wanted`,
 );
 
-const NEEDED = `case kind when 'snapshot' then exists (select 1 from snapshots s where s.id = a.id and s.status = 'ready')
+const NEEDED = `case kind when 'snapshot' then exists (select 1 from snapshot_states s where s.id = a.id and s.status = 'ready')
   else exists (select 1 from images i where i.project_id = a.project_id and i.manifest_name = a.digest)
-    or exists (select 1 from function_versions v join functions f on f.id = v.function_id
-                where v.root ->> 'digest' = a.digest and v.project_id = a.project_id and v.version >= coalesce(f.current_version, 0))
-    or exists (select 1 from sandboxes s where s.held and s.spec -> 'root' ->> 'digest' = a.digest and s.project_id = a.project_id)
-    or exists (select 1 from snapshots s where s.held and s.spec -> 'root' ->> 'digest' = a.digest and s.project_id = a.project_id) end`;
+    or exists (select 1 from function_roots r where r.digest = a.digest and r.project_id = a.project_id)
+    or exists (select 1 from sandbox_states s where s.held and s.root_digest = a.digest and s.project_id = a.project_id)
+    or exists (select 1 from snapshot_states s where s.held and s.root_digest = a.digest and s.project_id = a.project_id) end`;
 const markUnneeded = (name: string, which: string) =>
   statement(
     name,
@@ -205,7 +204,7 @@ export const MARK_ALL = markUnneeded('artifacts-mark-all', 'true');
 /** Those of snapshots that have changed, and those that are marked. */
 export const MARK_CHANGED = markUnneeded(
   'artifacts-mark-changed',
-  `a.id in (select s.id from snapshots s where ${CHANGED}
+  `a.id in (select s.id from snapshot_states s where ${CHANGED}
             union all select m.id from artifacts m where m.unneeded_since is not null)`,
 );
 /** Unneeded artifacts: snapshots at once, images after a while. $1 milliseconds, $2 rows */

@@ -12,8 +12,7 @@ const MAY_READ = statement<{ named: boolean }>(
             select 1 from jobs where kind = 'build' and status = 'running' and runner_id = $1
                and payload -> 'root' -> 'context' ->> 'digest' = $2)
        or exists (
-            select 1 from sandboxes where held and runner_id = $1
-               and spec -> 'root' -> 'context' ->> 'digest' = $2)
+            select 1 from sandbox_states where held and runner_id = $1 and context_digest = $2)
        or exists (
             select 1 from volume_copies c join volume_blobs b on b.volume_id = c.volume_id
              where c.runner_id = $1 and c.desired = 'present' and b.digest = $2)
@@ -27,7 +26,7 @@ const UPLOAD = statement<{ project_id: string; snapshot_mib: number; blobs: numb
   'artifact-upload',
   `select a.project_id, coalesce(s.scratch_mib, 0) * 2::double precision + coalesce(s.mem_mib, 0) as snapshot_mib,
           (select count(*) from artifact_uploads u where u.location_id = l.id)::integer as blobs
-     from artifact_locations l join artifacts a on a.id = l.artifact_id left join snapshots s on s.id = a.id
+     from artifact_locations l join artifacts a on a.id = l.artifact_id left join snapshot_states s on s.id = a.id
     where l.id = $1 and l.runner_id = $2 and l.desired = 'stored'`,
 );
 /** $1 location, $2 digest */

@@ -5,7 +5,7 @@
  */
 export function isMountedCredential(secret: string): string {
   return `(exists (select 1 from object_stores store
-       join object_store_mounts m on m.object_store_id = store.id join sandboxes s on s.id = m.sandbox_id
+       join object_store_mounts m on m.object_store_id = store.id join sandbox_states s on s.id = m.sandbox_id
       where store.project_id = ${secret}.project_id and store.deleted_at is null
         and ${secret}.name in (store.access_key_secret, store.secret_key_secret, store.session_token_secret)
         and s.desired <> 'deleted' and s.status <> 'deleted' and (s.persistent or s.status <> 'failed'))

@@ -16,7 +16,7 @@ const secret = (alias: string, column: string): string =>
 /** $1 sandboxes, $2 their runner, or null for any */
 const FROM = `from object_store_mounts m
      join object_stores o on o.id = m.object_store_id and o.deleted_at is null
-     join sandboxes s on s.id = m.sandbox_id
+     join sandbox_states s on s.id = m.sandbox_id
      ${secret('a', 'access_key_secret')} ${secret('k', 'secret_key_secret')} ${secret('t', 'session_token_secret')}
     where m.sandbox_id = any($1::uuid[]) and s.desired <> 'deleted' and ($2::uuid is null or (s.held and s.runner_id = $2))`;
 

@@ -184,7 +184,7 @@ const ROOM = statement<{ mounts: number; taken: boolean; nested: string | null }
           exists (select 1 from (${PATHS}) p where p.mount_path = $2) as taken,
           (select p.mount_path from (${PATHS}) p
             where starts_with($2, p.mount_path || '/') or starts_with(p.mount_path, $2 || '/') limit 1) as nested
-     from sandboxes s where s.id = $1 and s.status = 'running' for no key update of s`,
+     from sandbox_states s where s.id = $1 and s.status = 'running' for no key update of s`,
 );
 
 /** @throws 409 for a path that is taken, or when it does not run; 400 when there are too many mounts */

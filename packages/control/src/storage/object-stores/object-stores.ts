@@ -82,7 +82,7 @@ const LOCK = statement<{ id: string }>(
 /** A sandbox that has it mounted, or mounts it when it starts. $1 id */
 const MOUNTED = statement<{ name: string }>(
   'object-store-mounted',
-  `select s.spec ->> 'name' as name from object_store_mounts m join sandboxes s on s.id = m.sandbox_id
+  `select s.name from object_store_mounts m join sandbox_states s on s.id = m.sandbox_id
     where m.object_store_id = $1 and s.status <> 'deleted' and s.desired <> 'deleted'
       and (s.persistent or s.status <> 'failed')
     order by s.created_at limit 1`,

@@ -5,24 +5,24 @@
 import { queryAll, statement, type Queryable } from '@releap/database';
 import type { EventBus } from '../../platform/events/event-bus.ts';
 
-/** Over `sandboxes s`: no process with a placeholder runs there, and none ever will. */
+/** Over `sandbox_states s`: no process with a placeholder runs there, and none ever will. */
 const ENDED = `(s.status = 'deleted' or (s.status = 'failed' and not s.persistent))`;
-/** Over `sandboxes s`. The first conditions are those of the index. */
+/** Over `sandbox_states s`. The first conditions are those of the index. */
 const NO_SNAPSHOT = `not exists (
-  select 1 from snapshots n where n.sandbox_id = s.id and n.kind = 'full' and n.status <> 'deleted'
+  select 1 from snapshot_states n where n.sandbox_id = s.id and n.kind = 'full' and n.status <> 'deleted'
      and n.desired <> 'deleted' and n.status <> 'failed')`;
 
 /** $1 sandboxes */
 const DELETE = statement(
   'placeholders-of-ended',
   `delete from sandbox_secrets where sandbox_id in (
-     select s.id from sandboxes s where s.id = any($1::uuid[]) and ${ENDED} and ${NO_SNAPSHOT})`,
+     select s.id from sandbox_states s where s.id = any($1::uuid[]) and ${ENDED} and ${NO_SNAPSHOT})`,
 );
 /** Ended sandboxes of which a stopped server has not deleted the placeholders. */
 const DELETE_MISSED = statement(
   'placeholders-missed',
   `delete from sandbox_secrets where sandbox_id in (
-     select distinct a.sandbox_id from sandbox_secrets a join sandboxes s on s.id = a.sandbox_id
+     select distinct a.sandbox_id from sandbox_secrets a join sandbox_states s on s.id = a.sandbox_id
       where ${ENDED} and ${NO_SNAPSHOT} limit 1000)`,
 );
 

@@ -4,8 +4,8 @@ import { queryAll, statement, type Queryable } from '@releap/database';
 import type { Encryption } from '../../platform/encryption/encryption.ts';
 import { type Known, readChanged } from './read-changed.ts';
 
-/** Over `sandbox_secrets a`, `secrets x`, `sandboxes s`. $1 sandboxes, $2 their runner, or null for any */
-const FROM = `from sandbox_secrets a join secrets x on x.id = a.secret_id join sandboxes s on s.id = a.sandbox_id
+/** Over `sandbox_secrets a`, `secrets x`, `sandbox_states s`. $1 sandboxes, $2 their runner, or null for any */
+const FROM = `from sandbox_secrets a join secrets x on x.id = a.secret_id join sandbox_states s on s.id = a.sandbox_id
     where a.sandbox_id = any($1::uuid[]) and s.desired <> 'deleted'
       and ($2::uuid is null or (s.held and s.runner_id = $2))`;
 
@@ -60,7 +60,7 @@ export async function readSandboxSecrets(
 const RUNNER_DOMAINS = statement<{ domain: string }>(
   'runner-secret-domains',
   `select distinct d.domain
-     from sandbox_secrets a join secrets x on x.id = a.secret_id join sandboxes s on s.id = a.sandbox_id,
+     from sandbox_secrets a join secrets x on x.id = a.secret_id join sandbox_states s on s.id = a.sandbox_id,
           jsonb_array_elements_text(x.allowed_domains) as d(domain)
     where s.desired <> 'deleted' and s.held and s.runner_id = $1`,
 );

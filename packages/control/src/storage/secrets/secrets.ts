@@ -84,10 +84,10 @@ const ERASE = statement<{ id: string }>(
   `with unused as (
      select x.id from secrets x
       where x.deleted_at is not null and ($1::uuid is null or x.id = $1)
-        and not exists (select 1 from sandbox_secrets a join sandboxes s on s.id = a.sandbox_id
+        and not exists (select 1 from sandbox_secrets a join sandbox_states s on s.id = a.sandbox_id
                          where a.secret_id = x.id and s.desired <> 'deleted' and s.status <> 'deleted'
                            and (s.persistent or s.status <> 'failed'))
-        and not exists (select 1 from sandbox_secrets a join snapshots n on n.sandbox_id = a.sandbox_id
+        and not exists (select 1 from sandbox_secrets a join snapshot_states n on n.sandbox_id = a.sandbox_id
                          where a.secret_id = x.id and n.kind = 'full' and n.status <> 'deleted' and n.desired <> 'deleted'
                            and n.status <> 'failed')
         and not ${isMountedCredential('x')}

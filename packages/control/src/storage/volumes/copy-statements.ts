@@ -39,7 +39,7 @@ export const GENERATIONS = statement<{ id: string; runner_id: string; generation
 export const PLACE = statement<AssignmentChange>(
   'volume-copies-place',
   `with placed as (
-     select distinct a.volume_id, s.runner_id from sandboxes s join volume_attachments a on a.sandbox_id = s.id
+     select distinct a.volume_id, s.runner_id from sandbox_states s join volume_attachments a on a.sandbox_id = s.id
       where s.id = any($1::uuid[]) and s.runner_id is not null
    ), used as (
      update volumes v set last_used_at = now() where v.id in (select volume_id from placed)
@@ -94,7 +94,7 @@ export const FORGET = statement<AssignmentChange>(
       (r.forgotten_at is not null
         and (c.dirty_since is null or v.deleted_at is not null or r.forgotten_at < now() - $1 * interval '1 millisecond'))
       or (c.desired = 'present' and not c.present and c.dirty_since is null and c.updated_at < now() - interval '1 hour'
-        and not exists (select 1 from volume_attachments a join sandboxes s on s.id = a.sandbox_id
+        and not exists (select 1 from volume_attachments a join sandbox_states s on s.id = a.sandbox_id
                          where a.volume_id = c.volume_id and s.runner_id = c.runner_id and (s.held or s.status <> 'deleted'))))
    returning c.volume_id as id, c.runner_id, c.generation, false as assigned_to_runner`,
 );

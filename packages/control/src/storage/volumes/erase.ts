@@ -42,7 +42,7 @@ const RETIRE = statement<{ id: string }>(
   `update volumes v set name = name || '-deleted', deleted_at = now(), updated_at = now()
     where v.id in (
       select v.id from volumes v where v.project_id = $1 and v.deleted_at is null
-         and not exists (select 1 from volume_attachments a join sandboxes s on s.id = a.sandbox_id
+         and not exists (select 1 from volume_attachments a join sandbox_states s on s.id = a.sandbox_id
                           where a.volume_id = v.id and s.status <> 'deleted') limit $2)
    returning v.id`,
 );

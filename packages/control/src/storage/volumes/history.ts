@@ -49,7 +49,7 @@ const SOURCE = statement<{ number: number; root: string; used_bytes: string; fil
 /** A sandbox that may write to it, or is about to. $1 volume */
 const MOUNTED = statement<{ name: string }>(
   'volume-restore-mounted',
-  `select s.spec ->> 'name' as name from volume_attachments a join sandboxes s on s.id = a.sandbox_id
+  `select s.name from volume_attachments a join sandbox_states s on s.id = a.sandbox_id
     where a.volume_id = $1 and (s.status in ${MAY_WRITE} or s.status in ('pending', 'assigned'))
     order by s.created_at limit 1`,
 );

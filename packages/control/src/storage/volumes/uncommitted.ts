@@ -6,7 +6,7 @@ export const MAY_WRITE = `('building', 'booting', 'running', 'stopping', 'pausin
 /** The host of this copy has changes, or sandboxes that may write. @param copy alias of `volume_copies` */
 export function isInUse(copy: string): string {
   return `(${copy}.dirty_since is not null
-    or exists (select 1 from volume_attachments w join sandboxes u on u.id = w.sandbox_id
+    or exists (select 1 from volume_attachments w join sandbox_states u on u.id = w.sandbox_id
                 where w.volume_id = ${copy}.volume_id and u.runner_id = ${copy}.runner_id and u.status in ${MAY_WRITE}))`;
 }
 

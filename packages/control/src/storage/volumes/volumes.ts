@@ -118,7 +118,7 @@ export const LOCK = statement<{ head: number }>(
  */
 const ATTACHED = statement<{ name: string }>(
   'volume-attached',
-  `select s.spec ->> 'name' as name from volume_attachments a join sandboxes s on s.id = a.sandbox_id
+  `select s.name from volume_attachments a join sandbox_states s on s.id = a.sandbox_id
     where a.volume_id = $1 and s.status <> 'deleted' and (s.desired <> 'deleted' or s.status = 'deleting')
       and (s.persistent or s.status <> 'failed')
     order by s.created_at limit 1`,

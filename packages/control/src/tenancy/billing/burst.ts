@@ -23,9 +23,9 @@ const BURST_SCALE = 1_000_000_000n;
 const CHARGE = statement<{ org_id: string }>(
   'charge-bursts',
   `with given as (
-  select t.*, p.org_id, s.region, round(s.cpu * 1000) as millicores, greatest((s.spec ->> 'vcpus')::integer, ceil(s.cpu)) as most
+  select t.*, p.org_id, s.region, round(s.cpu * 1000) as millicores, greatest(s.vcpus, ceil(s.cpu)) as most
     from unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[]) as t(sandbox_id, runner_id, incarnation, cpu_usec, age_usec)
-    join sandboxes s on s.id = t.sandbox_id and s.runner_id = t.runner_id and s.mode = 'burstable'
+    join sandbox_states s on s.id = t.sandbox_id and s.runner_id = t.runner_id and s.mode = 'burstable'
      and s.owner_service is distinct from 'functions'
     join projects p on p.id = s.project_id
 ), known as (

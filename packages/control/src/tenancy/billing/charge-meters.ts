@@ -71,13 +71,13 @@ const NOT_PARKED = '(m.parked_until is null or m.parked_until <= now())';
 const DUE = `select id from (
       (select m.id from sandbox_meters m where m.closed_at is not null and ${NOT_PARKED} order by m.id limit $7)
       union all
-      (select m.id from sandbox_meters m left join runners r on r.id = m.runner_id
+      (select m.id from sandbox_meters m left join host_states r on r.id = m.runner_id
         where m.closed_at is null and m.metered_until <= ${CLOCK} - $6 * interval '1 millisecond'
           and least(${CLOCK}, r.last_seen_at) >= m.metered_until + $6 * interval '1 millisecond' and ${NOT_PARKED}
         order by m.metered_until limit $7)) d limit $7`;
 
 const UNTIL = `coalesce(m.closed_at, least(${CLOCK}, r.last_seen_at))`;
-const FUNCTION_NAME = `'function ' || coalesce((select split_part(f.name, '/', 1) from functions f where f.id = function_id),
+const FUNCTION_NAME = `'function ' || coalesce((select split_part(f.name, '/', 1) from function_states f where f.id = function_id),
                                            function_id::text)`;
 
 /**
@@ -92,7 +92,7 @@ function charge(name: string, meters: string, lock = 'skip locked'): Statement<R
   select m.id, m.sandbox_id, m.org_id, m.region, m.metered_until as since, m.closed_at, m.carry, m.kind, m.function_id,
          m.counted_us as counted, ${UNTIL} as until, ${passed(UNTIL)} as passed, ${chargedMicros(UNTIL)} as charged,
          ${METER_RATE} as rate
-    from sandbox_meters m left join runners r on r.id = m.runner_id
+    from sandbox_meters m left join host_states r on r.id = m.runner_id
    where m.id = any(array(${meters}))
      and (m.closed_at is not null or least(${CLOCK}, r.last_seen_at) >= m.metered_until + $6 * interval '1 millisecond')
    order by m.metered_until limit $7

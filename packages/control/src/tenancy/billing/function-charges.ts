@@ -50,7 +50,7 @@ const charge = (
     name,
     `with due as (
   select m.function_id, m.since, m.parts, m.invocations, p.org_id, f.name, f.region
-    from function_meters m join projects p on p.id = m.project_id left join functions f on f.id = m.function_id
+    from function_meters m join projects p on p.id = m.project_id left join function_states f on f.id = m.function_id
    where m.since is not null and (m.since <= now() - $1 * interval '1 millisecond' or m.since > now() + interval '1 minute')
      and (m.parked_until is null or m.parked_until <= now() or $2::uuid[] is not null)
      and ($2::uuid[] is null or m.function_id = any($2::uuid[])) and ($3::uuid is null or m.project_id = $3::uuid)

@@ -15,7 +15,7 @@ const BEYOND = statement<{ org_id: string; balance: string; overdraft_limit: str
 /** Sandboxes that are charged, or will be when they are placed. $1 organization, $2 statuses */
 const RUNNING = statement<{ id: string; project_id: string }>(
   'overdraft-running',
-  `select s.id, s.project_id from projects p join sandboxes s on s.project_id = p.id
+  `select s.id, s.project_id from projects p join sandbox_states s on s.project_id = p.id
     where p.org_id = $1 and s.status <> 'deleted' and s.status = any($2::text[]) order by s.id limit $3`,
 );
 

@@ -14,7 +14,7 @@ const CROSSING = statement<{ org_id: string }>(
   `with unbilled as (select org_id, sum(nanos) as nanos from (
      select m.org_id, floor(sum(${chargedMicros('coalesce(m.closed_at, least(now(), r.last_seen_at))')} * ${METER_RATE} + m.carry)
                       / ${METER_SCALE}) as nanos
-       from sandbox_meters m left join runners r on r.id = m.runner_id
+       from sandbox_meters m left join host_states r on r.id = m.runner_id
       group by m.org_id
      union all
      select p.org_id, floor(sum(m.parts) / ${FUNCTION_SCALE})

@@ -34,7 +34,7 @@ const { min: LEAST, max: MOST, default: USUAL } = OPERATOR_AUDIT_LIMITS;
 const PAGE = { most: USUAL, size: (limit: number = USUAL) => Math.min(MOST, Math.max(LEAST, limit)) };
 const HOST = statement<{ id: string }>(
   'operator-host',
-  'select id from runners where id = $1 and forgotten_at is null',
+  'select id from host_states where id = $1 and forgotten_at is null',
 );
 
 const PURGE_MS = 3_600_000;
