@@ -188,12 +188,20 @@ export async function touchSandbox(on: Queryable, id: string, projectId: string)
 }
 
 /** $1 sandboxes */
+const RENEW = statement<{ id: string }>(
+  'compat-leases-renew',
+  'select renewed as id from renew_idle_leases($1::uuid[]) as renewed',
+);
+/** $1 sandboxes */
 const USED = statement(
   'compat-sandboxes-used',
-  'update compat_sandboxes set last_activity_at = now() where sandbox_id in (select renew_idle_leases($1::uuid[]))',
+  'update compat_sandboxes set last_activity_at = now() where sandbox_id = any($1::uuid[])',
 );
 
 /** Clients use these sandboxes: those that have an idle time keep their leases. */
 export async function renewIdleLeases(on: Queryable, ids: readonly string[]): Promise<void> {
-  if (ids.length > 0) await queryAll(on, USED, [ids]);
+  if (ids.length === 0) return;
+  // A statement of its own: within the other one, PostgreSQL would not call it where that finds no row to look at.
+  const renewed = await queryAll(on, RENEW, [ids]);
+  if (renewed.length > 0) await queryAll(on, USED, [renewed.map(({ id }) => id)]);
 }
