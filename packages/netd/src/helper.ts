@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { chmodSync, chownSync, renameSync, watch } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
-import { setPriority } from 'node:os';
+import { getPriority, setPriority } from 'node:os';
 import { basename, dirname } from 'node:path';
 import { becomeUser } from './become-user.ts';
 
@@ -29,7 +29,8 @@ export function serveAs(uid: number, path: string, idleMs: () => number, stop: (
   watch(dirname(path), (event, name) => {
     if (event === 'rename' && name === basename(path)) stop();
   });
-  setPriority(PRIORITY);
+  // Not where the service itself has a lower one: only root of the host may raise it.
+  if (getPriority() < PRIORITY) setPriority(PRIORITY);
   becomeUser(uid);
   setInterval(() => {
     if (idleMs() > IDLE_MAX_MS) stop();
