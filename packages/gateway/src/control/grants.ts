@@ -159,8 +159,12 @@ export class Grants {
    * The same for a target of the kind `function`.
    * @throws ApiError as `lease`
    */
-  async leaseFunction(target: GatewayTarget, token: string | null): Promise<FunctionLease> {
-    const entry = this.#find(target, token);
+  async leaseFunction(
+    target: GatewayTarget,
+    token: string | null,
+    onUnknown?: () => void,
+  ): Promise<FunctionLease> {
+    const entry = this.#find(target, token, onUnknown);
     const answer = await entry.answer.promise;
     if (answer.type !== 'function') throw notFound('this target is no function', 'not_found');
     return this.#leaseOf(entry, token, { function: answer.function });
@@ -208,15 +212,11 @@ export class Grants {
     }
   }
 
-  /** Whether a grant is cached, so that control is not asked. */
-  isKnown(target: GatewayTarget, token: string | null): boolean {
-    return this.#usable.get(keyOf(target, token))?.granted === true;
-  }
-
   /** The present or pending entry of this target and credential. */
-  #find(target: GatewayTarget, token: string | null): Entry {
+  #find(target: GatewayTarget, token: string | null, onUnknown?: () => void): Entry {
     const key = keyOf(target, token);
     const known = this.#usable.get(key);
+    if (known?.granted !== true) onUnknown?.();
     if (known !== undefined) {
       if (!known.granted) return known;
       if (this.#link.isLive && known.usableUntil > performance.now()) {

@@ -52,7 +52,7 @@ export interface FinishedCall {
 }
 
 export interface FunctionServerOptions {
-  grants: Pick<Grants, 'leaseFunction' | 'isKnown'>;
+  grants: Pick<Grants, 'leaseFunction'>;
   dispatcher: Dispatcher;
   uploadIdleMs: number;
   running: RunningCalls;
@@ -214,18 +214,22 @@ export class FunctionServer {
     client: string | undefined,
   ): Promise<FunctionLease> {
     const { grants, guesses } = this.#options;
-    if (client === undefined || grants.isKnown(target, token))
-      return await grants.leaseFunction(target, token);
-    const subject = subjectOf(client);
-    if (guesses.isExceeded(subject))
-      throw overloaded(
-        'too many calls of this address were refused: try again in a minute',
-        GUESSES_RETRY_SECS,
-      );
+    let guesser: string | undefined;
+    const onUnknown = (): void => {
+      if (client === undefined) return;
+      const subject = subjectOf(client);
+      if (guesses.isExceeded(subject))
+        throw overloaded(
+          'too many calls of this address were refused: try again in a minute',
+          GUESSES_RETRY_SECS,
+        );
+      guesser = subject;
+    };
     try {
-      return await grants.leaseFunction(target, token);
+      return await grants.leaseFunction(target, token, onUnknown);
     } catch (error) {
-      if (error instanceof ApiError && [401, 404].includes(error.status)) guesses.add(subject);
+      if (guesser !== undefined && error instanceof ApiError && [401, 404].includes(error.status))
+        guesses.add(guesser);
       throw error;
     }
   }

@@ -4,10 +4,14 @@ import { BlockList, isIP, isIPv6 } from 'node:net';
 /** Programs of this machine, such as the control plane. */
 export const THIS_MACHINE = ['127.0.0.0/8', '::1'] as const;
 
+const KNOWN_MAX = 10_000;
+
 export class TrustedProxies {
   /** Addresses and CIDR blocks, those of this machine included. */
   readonly networks: readonly string[];
   readonly #list = new BlockList();
+  /** Peers that were looked up: a check parses the address. */
+  readonly #known = new Map<string, boolean>();
 
   /** @param networks besides this machine */
   constructor(networks: readonly string[] = []) {
@@ -33,6 +37,11 @@ export class TrustedProxies {
 
   /** @param address of a peer; an IPv4 address also as a socket for both families shows it */
   has(address: string): boolean {
-    return this.#list.check(address, isIPv6(address) ? 'ipv6' : 'ipv4');
+    const known = this.#known.get(address);
+    if (known !== undefined) return known;
+    const has = this.#list.check(address, isIPv6(address) ? 'ipv6' : 'ipv4');
+    if (this.#known.size >= KNOWN_MAX) this.#known.clear();
+    this.#known.set(address, has);
+    return has;
   }
 }
