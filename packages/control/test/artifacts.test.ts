@@ -292,6 +292,11 @@ describe('an image that was built from a Dockerfile', () => {
       world.call('POST', '/fns', { name: 'needs-it', image: from, activate: 'when_ready' });
     const deployed = await deploy('built');
     assert.equal(deployed.status, 200, deployed.text);
+    // Its try has a sandbox, which needs the image too.
+    await until(
+      async () =>
+        (await world.call('GET', '/fns/needs-it')).body.current_version?.template_state === 'published',
+    );
     assert.equal((await world.call('DELETE', '/images/built')).status, 204);
     for (const { id: vmId } of [here, vm]) {
       await world.call('DELETE', `/vms/${vmId}`);
