@@ -144,7 +144,7 @@ test('a sandbox that opens connections without end fills its own share of the co
   const { hostAddress } = world.network.adopt('opener') ?? assert.fail();
   const held = async (): Promise<number> =>
     (await run('conntrack', ['-L', '-s', hostAddress])).trim().split('\n').length;
-  // While it goes on: the kernel forgets connections without an answer after 30 s.
+  // During the flood: the kernel forgets connections without an answer after 30 s.
   const filled = eventually('its share fills', async () => (await held()) > 1_000);
   await Promise.all([whileFlooded(flood), filled]);
   const last = await held();

@@ -1,5 +1,5 @@
 /**
- * Requests and responses as every server and proxy of the service handles them: their id, the headers that go on, an unread
+ * Requests and responses as every server and proxy of the service handles them: their id, end-to-end headers, an unread
  * body.
  */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';

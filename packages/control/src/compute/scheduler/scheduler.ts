@@ -128,7 +128,10 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
         const placed = await place(options, placements.slice(from, from + TRANSACTION));
         announce(placed);
         moved += placed.rows.length;
-        for (const { id } of placed.rows) turns.served(rows.get(id)?.org_id ?? '');
+        for (const { id } of placed.rows) {
+          const org = rows.get(id)?.org_id;
+          if (org !== undefined) turns.served(org);
+        }
       } catch (error) {
         if (!(error instanceof HostChangedError)) throw error;
         changed = true;

@@ -11,7 +11,7 @@ interface Request {
   turn: number;
 }
 
-/** Organizations beyond these count as never served, the one served longest ago first. */
+/** Organizations that are remembered; beyond these, the one that was served longest ago counts as never served. */
 const REMEMBERED = 10_000;
 
 /** Kept in the memory of each server: with several, each gives turns of its own. */
@@ -20,7 +20,10 @@ export class Turns {
   readonly #served = new Map<string, number>();
   #placements = 0;
 
-  /** @param requests in the order of their creation, by turn. Not spot first: what spot sandboxes left is not for others of them. */
+  /**
+   * @param requests in the order of their creation, by turn
+   * @returns those that are not spot first: the capacity of evicted spot sandboxes must not go to other spot sandboxes
+   */
   order<R extends Request>(requests: readonly R[]): R[] {
     const servedAt = ({ org_id: org }: R): number => this.#served.get(org) ?? 0;
     return requests.toSorted(

@@ -1,6 +1,6 @@
 /**
- * The transition table of invocations. Those that nobody waits for are leased (lease.ts); synchronous ones have a row while they run
- * only if they run for long (running.ts). Each status is written with charges, payloads and leases of many rows, in one statement.
+ * The transition table of invocations. Asynchronous ones are leased (lease.ts); synchronous ones have a row before their end only if
+ * they run for long (running.ts). Each status is written with charges, payloads and leases of many rows, in one statement.
  */
 import type { InvocationStatus } from '@releap/contract';
 import { defineMachine, type Transition } from '../../platform/lifecycle/machine.ts';
