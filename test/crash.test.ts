@@ -245,7 +245,8 @@ describe('kill -9 of any process, at any time', () => {
       const status = await cut;
       await eventually('the mount', async () => {
         const again = await stores.mount('/mnt/other');
-        return again === 200 || (again === 409 && (await stores.reads('/mnt/other'))) ? true : undefined;
+        if (again === 200 || (again === 409 && (await stores.reads('/mnt/other')))) return true;
+        throw new Error(`the mount is answered with ${again}`);
       });
       assert.ok(await stores.reads('/mnt/other'), `${role}, answered ${status}`);
       await eventually('the unmount', async () => ((await stores.unmount()) === 200 ? true : undefined));

@@ -195,6 +195,22 @@ describe('mounted object stores', () => {
     assert.deepEqual(await mountsOf(), ['models /mnt/models']);
   });
 
+  test('are made again by the same request when they are not there, which 409 tells apart', async () => {
+    const body = { object_store: 'all', mount_path: '/mnt/again' };
+    assert.equal((await mount(body)).status, 200);
+    const taken = await mount(body);
+    assert.deepEqual([taken.status, taken.body['code']], [409, 'mount_path_taken']);
+    // The youngest serves it. The server's record is then the same as that of one which died before it had asked for the mount.
+    await ok('kill -9 $(pidof storemount | tr " " "\\n" | sort -n | tail -1)');
+    await eventually('the mount made again', async () => {
+      const { status, body: said } = await mount(body);
+      assert.ok(status === 200 || said['code'] === 'mount_path_taken', JSON.stringify(said));
+      return status === 200;
+    });
+    assert.equal(await ok('cat /mnt/again/outside.txt'), 'not below the prefix');
+    assert.equal((await unmount('all')).status, 200);
+  });
+
   test('are made and removed by rlp', async () => {
     const size = ['--cpu', '1', '--mem', '512', '--scratch', '128'];
     const command = ['busybox', '--', 'sh', '-c', 'cat /m/a.txt; echo from rlp > /m/rlp; echo x > /all/no'];

@@ -86,6 +86,10 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	// Of a mount whose process has died.
+	if _, err := os.Lstat(c.Path); errors.Is(err, unix.ENOTCONN) {
+		_ = unix.Unmount(c.Path, unix.MNT_DETACH)
+	}
 	if err := os.MkdirAll(c.Path, 0o755); err != nil {
 		return err
 	}

@@ -18,10 +18,12 @@ func (a *Agent) mountStore(s *session.Stream, v jsonlite.Value) error {
 	if err != nil {
 		return err
 	}
+	existed := a.stores.Has(spec)
 	if err := a.stores.Mount(offer, s, spec); err != nil {
 		return err
 	}
-	s.Result(empty())
+	w := &jsonlite.Writer{}
+	s.Result(w.Open('{').Key("existed").Flag(existed).Close('}'))
 	return nil
 }
 

@@ -72,6 +72,11 @@ func TestTheProgramIsReceivedWithTheFirstMountsAndFreedWithTheLast(t *testing.T)
 	if err := m.Mount(nil, &input{}, at("/d")); err != nil {
 		t.Fatal(err)
 	}
+	other := at("/a")
+	other.json = []byte(`{"path":"/a","bucket":"other"}`)
+	if !m.Has(at("/a")) || m.Has(other) || m.Has(at("/e")) {
+		t.Error("the wrong mounts are said to be there")
+	}
 	for _, path := range []string{"/a", "/b", "/c", "/d"} {
 		if m.program == nil {
 			t.Fatalf("the program was freed before %s was unmounted", path)

@@ -115,6 +115,14 @@ func (m *Mounts) Mount(offer *Offer, in Input, specs ...Spec) error {
 	return first
 }
 
+// Has tells whether this very mount is there already.
+func (m *Mounts) Has(s Spec) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found := m.paths[s.Path]
+	return found != nil && found.proc != nil && !hasEnded(found.proc) && bytes.Equal(found.json, s.json)
+}
+
 // mount one. The host may have lost the answer to an earlier request: the same one again changes nothing, and another mount of that
 // path, which the host does not know of any more, is replaced.
 func (m *Mounts) mount(s Spec, program *program) error {

@@ -100,7 +100,8 @@ test('a mount brings its program, which is sent again only where the agent does 
     );
     return targets.filter((target) => target.includes('memfd:storemount')).length;
   };
-  await client.mountStore({ ...mount, path: '/a' }, program);
+  assert.equal(await client.mountStore({ ...mount, path: '/a' }, program), false);
+  assert.equal(await client.mountStore({ ...mount, path: '/a' }, program), true);
   assert.equal(await opened(), 1);
   // The agent answers before it has read anything: what else is sent goes nowhere.
   await writeFile(program.path, 'x'.repeat(script.length));

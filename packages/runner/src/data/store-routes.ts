@@ -1,4 +1,4 @@
-import { conflict, GuestStore } from '@releap/contract';
+import { conflict, GuestStore, type StoreMounted } from '@releap/contract';
 import type { FastifyInstance } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { type GuestClient, GuestError, type GuestProgram } from '../guest/index.ts';
@@ -20,12 +20,11 @@ export interface StoreRoutes {
 
 /** `POST /vms/:id/stores/mount` and `…/unmount`, from control, which has recorded the mount. 409 with what the guest says. */
 export function registerStores(app: FastifyInstance, { guest, serve, program }: StoreRoutes): void {
-  async function ask(vmId: string, work: (guest: GuestClient) => Promise<void>): Promise<object> {
+  async function ask<T>(vmId: string, work: (guest: GuestClient) => Promise<T>): Promise<T> {
     try {
       const found = await guest(vmId);
       if (found === undefined) throw conflict('it does not run on this host');
-      await work(found);
-      return {};
+      return await work(found);
     } catch (error) {
       if (!(error instanceof GuestError)) throw error;
       const isOld = error.code === 'invalid' && error.message.startsWith('unknown method');
@@ -35,19 +34,22 @@ export function registerStores(app: FastifyInstance, { guest, serve, program }: 
   app.post<{ Params: { id: string }; Body: Static<typeof GuestStore> }>(
     '/vms/:id/stores/mount',
     { schema: { body: GuestStore } },
-    async ({ params: { id }, body }) =>
+    async ({ params: { id }, body }): Promise<StoreMounted> =>
       await ask(id, async (found) => {
         if (!(await serve(id))) throw conflict('its host does not know the object store yet: try again');
         const toSend = await program().catch((error: unknown) => {
           throw conflict((error as Error).message);
         });
-        await found.mountStore(storeMount(body), toSend, { deadlineMs: MOUNT_MS });
+        return { existed: await found.mountStore(storeMount(body), toSend, { deadlineMs: MOUNT_MS }) };
       }),
   );
   app.post<{ Params: { id: string }; Body: Static<typeof Unmount> }>(
     '/vms/:id/stores/unmount',
     { schema: { body: Unmount } },
     async ({ params: { id }, body }) =>
-      await ask(id, (found) => found.unmountStore(body.path, { deadlineMs: UNMOUNT_MS })),
+      await ask(id, async (found) => {
+        await found.unmountStore(body.path, { deadlineMs: UNMOUNT_MS });
+        return {};
+      }),
   );
 }

@@ -259,11 +259,13 @@ export class GuestClient implements AsyncDisposable {
 
   /**
    * Agents of earlier versions have a program of their own and ignore this one.
-   * @throws GuestError `exists` when something is mounted there, `state` with the reason when it cannot be
+   * @returns whether this very mount was there already, which agents of earlier versions do not tell: true then
+   * @throws GuestError `exists` while something is being mounted there, `state` with the reason when it cannot be
    */
-  async mountStore(mount: StoreMount, program: GuestProgram, options?: CallOptions): Promise<void> {
+  async mountStore(mount: StoreMount, program: GuestProgram, options?: CallOptions): Promise<boolean> {
     const params = { ...mount, store_program: programParams(program) };
-    await this.#calls.call('mount-store', params, { ...options, input: program.path });
+    const answer = await this.#calls.call('mount-store', params, { ...options, input: program.path });
+    return answer['existed'] !== false;
   }
 
   /** A path at which no store is mounted is no error. @throws GuestError `state` while files there are open */

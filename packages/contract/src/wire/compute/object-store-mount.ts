@@ -31,7 +31,7 @@ export const objectStoreMountOperations = {
     tag: 'Mounts of object stores',
     summary: 'Mount an object store in a sandbox that runs',
     description:
-      'It is mounted again whenever the sandbox starts. A bucket that cannot be reached is no error here: its files cannot be read then.',
+      'It is mounted again whenever the sandbox starts, and by the same request where the mount is not there any more. A bucket that cannot be reached is no error here: its files cannot be read then.',
     security: 'workload',
     params: SandboxParams,
     body: ObjectStoreMountRequest,

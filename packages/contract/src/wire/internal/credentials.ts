@@ -67,6 +67,12 @@ export const GuestStore = Type.Object({
 });
 export type GuestStore = Static<typeof GuestStore>;
 
+/** Answer of a host that was asked to mount a store. */
+export interface StoreMounted {
+  /** This very mount was there already. */
+  existed: boolean;
+}
+
 /** `POST`, by a runner: the mounted stores of its sandboxes that have changed, with their credentials. */
 export const RUNNER_STORES_PATH = '/internal/runners/object-stores';
 const Secret = Type.String({ writeOnly: true });

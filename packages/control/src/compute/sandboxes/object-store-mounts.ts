@@ -1,5 +1,13 @@
 /** Mounts of sandboxes that run. The row is written first: it is what the host asks for, and what later starts mount. */
-import { checkMountPath, conflict, notFound, operations, quote, type GuestStore } from '@releap/contract';
+import {
+  checkMountPath,
+  conflict,
+  notFound,
+  operations,
+  quote,
+  type GuestStore,
+  type StoreMounted,
+} from '@releap/contract';
 import { OBJECT_STORES_CAPABILITY } from '@releap/contract/runner';
 import type { Database } from '@releap/database';
 import type { Planes } from '../../platform/http/planes.ts';
@@ -7,10 +15,10 @@ import type { HostClient } from '../../fleet/runners/host-client.ts';
 import { MADE_AFTER_START } from '../scheduler/placement.ts';
 import { hostOf, type HostOfSandbox } from './host-of.ts';
 import {
-  checkRoom,
+  addMount,
   guestStores,
-  insertMounts,
   listMounts,
+  pathTaken,
   removeMount,
   resolveMount,
 } from '../../storage/object-stores/mounts.ts';
@@ -22,16 +30,16 @@ export function objectStoreMountRoutes(
   { workload }: Planes,
   { database, hosts }: { database: Database; hosts: HostClient },
 ): void {
-  /** @throws 409 with the reason of the host, 502 */
+  /** @returns what the host answers. @throws 409 with its reason, 502 */
   async function ask(
     host: HostOfSandbox,
     shown: string,
     what: 'mount' | 'unmount',
     body: GuestStore | { path: string },
-  ): Promise<void> {
+  ): Promise<unknown> {
     const { id, runner_id: runnerId, data_url: dataUrl } = host;
     if (runnerId === null || dataUrl === null) throw notRunning(shown, host);
-    const answer = await hosts.post({
+    const { refused, answer } = await hosts.post({
       runnerId,
       dataUrl,
       path: `/vms/${id}/stores/${what}`,
@@ -40,8 +48,8 @@ export function objectStoreMountRoutes(
       body,
       deadlineMs: HOST_MS,
     });
-    if (answer.refused !== undefined)
-      throw conflict(`${shown} rejected the ${what}: ${answer.refused}`, 'mount_rejected');
+    if (refused !== undefined) throw conflict(`${shown} rejected the ${what}: ${refused}`, 'mount_rejected');
+    return answer;
   }
 
   workload.operation(operations.mountObjectStore, async ({ params, body, principal }) => {
@@ -58,17 +66,20 @@ export function objectStoreMountRoutes(
       mount_path: path,
       read_only: body.read_only ?? null,
     });
-    await database.transaction(async (on) => {
-      await checkRoom(on, host.id, path, () => notRunning(shown, host));
-      await insertMounts(on, host.id, [mount]);
-    });
+    const isWritten = await database.transaction((on) =>
+      addMount(on, host.id, mount, () => notRunning(shown, host)),
+    );
     try {
       const stores = await guestStores(database.pool, [host.id]);
       const store = stores.get(host.id)?.find((one) => one.path === path);
       if (store === undefined)
         throw conflict(`${shown} rejected the mount: it was unmounted meanwhile`, 'concurrent_change');
-      await ask(host, shown, 'mount', store);
+      const answer = await ask(host, shown, 'mount', store);
+      if (!isWritten && (answer as Partial<StoreMounted> | undefined)?.existed !== false)
+        throw pathTaken(path);
     } catch (error) {
+      // Of another request, which may still be on its way.
+      if (!isWritten) throw error;
       // It may be mounted all the same, where the answer was lost.
       if (!isRefusal(error)) await ask(host, shown, 'unmount', { path }).catch(() => undefined);
       await removeMount(database.pool, host.id, path);

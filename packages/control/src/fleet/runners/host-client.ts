@@ -50,10 +50,10 @@ export interface HostClient extends AsyncDisposable {
   listens(port: HostPort): Promise<boolean>;
   /**
    * Has something done.
-   * @returns `refused` with the reason of a 4xx
+   * @returns the JSON of its answer, or `refused` with the reason of a 4xx
    * @throws 502 when the host does not answer, or fails; 503 when it has not joined
    */
-  post(order: HostOrder): Promise<{ refused?: string }>;
+  post(order: HostOrder): Promise<{ refused?: string; answer?: unknown }>;
   close(): Promise<void>;
 }
 
@@ -144,7 +144,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
       } catch (error) {
         throw Object.assign(badGateway(`the host of ${shown} did not answer`), { cause: error });
       }
-      if (status < 400) return {};
+      if (status < 400) return { answer: jsonIn(text) };
       if (status < 500 && status !== 401) return { refused: reasonIn(text) };
       throw badGateway(`the host of ${shown} answered ${status}`);
     },
@@ -169,13 +169,19 @@ async function readText(body: Readable): Promise<string> {
 
 /** What an error body says. A guest may have written it. */
 function reasonIn(text: string): string {
+  const error = (jsonIn(text) as { error?: unknown } | undefined)?.error;
+  return typeof error === 'string'
+    ? error.replaceAll(/[^\P{C}]/gu, ' ').slice(0, 500)
+    : 'no reason was given';
+}
+
+/** Undefined where it is of another form. */
+function jsonIn(text: string): unknown {
   try {
-    const { error } = JSON.parse(text) as { error?: unknown };
-    if (typeof error === 'string') return error.replaceAll(/[^\P{C}]/gu, ' ').slice(0, 500);
+    return JSON.parse(text) ?? undefined;
   } catch {
-    // Of another form.
+    return undefined;
   }
-  return 'no reason was given';
 }
 
 /**

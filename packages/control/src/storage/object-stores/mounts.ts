@@ -177,26 +177,35 @@ export async function guestStores(
 /** Everything that is mounted in a sandbox `s`. */
 const PATHS = `select m.mount_path from object_store_mounts m where m.sandbox_id = s.id
   union all select a.mount_path from volume_attachments a where a.sandbox_id = s.id`;
-/** $1 sandbox, $2 path. Locks the sandbox, so that two mounts at once are not more than allowed. */
-const ROOM = statement<{ mounts: number; taken: boolean; nested: string | null }>(
+/** $1 sandbox, $2 path, $3 store, $4 read only. Locks the sandbox, so that two mounts at once are not more than allowed. */
+const ROOM = statement<{ mounts: number; taken: boolean; same: boolean; nested: string | null }>(
   'object-store-mounts-room',
   `select (select count(*)::integer from object_store_mounts m where m.sandbox_id = s.id) as mounts,
           exists (select 1 from (${PATHS}) p where p.mount_path = $2) as taken,
+          exists (select 1 from object_store_mounts m where m.sandbox_id = s.id and m.mount_path = $2
+                     and m.object_store_id = $3 and m.read_only = $4) as same,
           (select p.mount_path from (${PATHS}) p
             where starts_with($2, p.mount_path || '/') or starts_with(p.mount_path, $2 || '/') limit 1) as nested
      from sandbox_states s where s.id = $1 and s.status = 'running' for no key update of s`,
 );
 
-/** @throws 409 for a path that is taken, or when it does not run; 400 when there are too many mounts */
-export async function checkRoom(
+/**
+ * Writes a mount of a sandbox that runs.
+ * @returns false for one that is written already. Whether it was made, only the guest knows: the server that wrote it may have died
+ *   before it asked for it.
+ * @throws 409 for a path that is taken, or when it does not run; 400 when there are too many mounts
+ */
+export async function addMount(
   on: Queryable,
   sandboxId: string,
-  path: string,
+  mount: ResolvedMount,
   notRunning: () => Error,
-): Promise<void> {
-  const room = await queryOne(on, ROOM, [sandboxId, path]);
+): Promise<boolean> {
+  const { path } = mount;
+  const room = await queryOne(on, ROOM, [sandboxId, path, mount.storeId, mount.readOnly]);
   if (room === undefined) throw notRunning();
-  if (room.taken) throw conflict(`mount_path ${quote(path)} is already mounted`, 'mount_path_taken');
+  if (room.same) return false;
+  if (room.taken) throw pathTaken(path);
   if (room.nested !== null)
     throw conflict(
       `mount_path ${quote(path)} and the mount at ${quote(room.nested)} are one in the other: choose another path`,
@@ -207,4 +216,9 @@ export async function checkRoom(
       `the sandbox has ${LIMITS.objectStoreMountsPerSandbox} mounts of object stores, which is the most allowed`,
       'limit_reached',
     );
+  await insertMounts(on, sandboxId, [mount]);
+  return true;
 }
+
+export const pathTaken = (path: string): Error =>
+  conflict(`mount_path ${quote(path)} is already mounted`, 'mount_path_taken');
