@@ -5,8 +5,10 @@ import { after, before, describe, it } from 'node:test';
 import { compatOperations, operations, type Operation } from '@releap/contract';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';
+import { quiet } from '@releap/testing/logging';
 import { create } from '@releap/testing/world';
-import { isRecorded, UNRECORDED } from '../src/tenancy/management/key-audit.ts';
+import type { Plane } from '../src/platform/http/plane.ts';
+import { createKeyAudit, isRecorded, UNRECORDED } from '../src/tenancy/management/key-audit.ts';
 
 const keys = testKeys();
 
@@ -60,6 +62,43 @@ describe('the audit log', () => {
       ['sandbox.create'],
     );
     assert.deepEqual(await entriesOf(other.orgId), []);
+  });
+
+  it('has an entry once although the answer to its write was lost, and goes on', async (t) => {
+    const { projectId, orgId } = await world.tenant(owner);
+    const { api_keys: listed } = (await owner('GET', `/projects/${projectId}/api-keys`)).body;
+    const { pool } = world.database;
+    const query = pool.query.bind(pool) as (...args: unknown[]) => Promise<unknown>;
+    t.mock.method(
+      pool,
+      'query',
+      async (...args: unknown[]) => {
+        await query(...args);
+        throw new Error('Connection terminated unexpectedly');
+      },
+      { times: 1 },
+    );
+    const audit = createKeyAudit({ database: world.database, log: quiet });
+    let change: (target: string) => Promise<unknown> = () => assert.fail('nothing is recorded');
+    audit
+      .audited({
+        plugin: () => assert.fail('it has no plugins'),
+        operation(_operation, handler) {
+          const request = { ip: '192.0.2.1', headers: {}, params: {}, body: {} };
+          const principal = { orgId, projectId, keyId: listed[0].id };
+          change = (id) => handler({ request, principal, params: { id } } as never) as Promise<unknown>;
+        },
+      } as unknown as Plane<'workload'>)
+      .operation(operations.stopSandbox, (({ params }) => Promise.resolve(params)) as never);
+    await change('first');
+    await assert.rejects(audit.flush(), /terminated/);
+    await change('second');
+    await audit.flush();
+    const { rows } = await pool.query(
+      `select target_id from audit_log where org_id = $1 and action = 'sandbox.stop' order by target_id`,
+      [orgId],
+    );
+    assert.deepEqual(rows, [{ target_id: 'first' }, { target_id: 'second' }]);
   });
 
   it('covers every operation of API keys that changes something, or says why not', () => {

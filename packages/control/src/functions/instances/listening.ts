@@ -1,14 +1,12 @@
 /**
  * Ends the meters of starts: instances whose handlers listen, as their gateways say. A gateway says it once a link, so what cannot be
- * written at once is kept and written by the next pass.
+ * written at once is kept.
  */
 import { queryAll, statement, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import type { ListeningInstance } from '../../platform/events/event-bus.ts';
+import { createWriteQueue, type WriteQueue } from '../../platform/work/write-queue.ts';
 
-/** Starts whose end is not written yet. Those above are charged until their gateway connects again, or their instance ends. */
-const PENDING_MAX = 100_000;
-const BATCH = 1_000;
 /** No meter is open for longer without a charge: PostgreSQL refuses times that are too long ago. */
 const FOR_MAX_MS = 30 * 86_400_000;
 
@@ -39,48 +37,21 @@ export async function closeStarts(on: Queryable, instances: readonly EndedStart[
   ]);
 }
 
-export interface ListeningStarts {
-  /** Writes them as soon as possible. */
-  add(instances: readonly ListeningInstance[]): void;
-  /** Writes what is left. */
-  flush(): Promise<void>;
-}
-
-export function createListeningStarts(on: Queryable, log: Logger): ListeningStarts {
-  /** By gateway and sandbox. */
-  const pending = new Map<string, ListeningInstance>();
-  let flushing: Promise<void> | undefined;
-
-  /** Those that are added meanwhile are in its next batch. */
-  async function write(): Promise<void> {
-    while (pending.size > 0) {
-      const batch = [...pending.entries().take(BATCH)];
+/** Those that cannot be written at once are, when the database answers again. */
+export function createListeningStarts(on: Queryable, log: Logger): WriteQueue<ListeningInstance> {
+  return createWriteQueue<ListeningInstance>({
+    write(batch) {
       const now = performance.now();
-      await closeStarts(
+      return closeStarts(
         on,
-        batch.map(([, { id, gatewayId, since }]) => ({ id, gatewayId, forMs: now - since })),
-      );
-      for (const [key, instance] of batch) if (pending.get(key) === instance) pending.delete(key);
-    }
-  }
-
-  function flush(): Promise<void> {
-    flushing ??= write().finally(() => {
-      flushing = undefined;
-    });
-    return flushing;
-  }
-
-  return {
-    add(instances) {
-      for (const instance of instances) {
-        if (pending.size >= PENDING_MAX) break;
-        pending.set(`${instance.gatewayId} ${instance.id}`, instance);
-      }
-      flush().catch((error: unknown) =>
-        log.warn({ err: error, count: pending.size }, 'ends of starts cannot be written now'),
+        batch.map(({ id, gatewayId, since }) => ({ id, gatewayId, forMs: now - since })),
       );
     },
-    flush,
-  };
+    batch: 1_000,
+    // Those above are charged until their gateway connects again, or their instance ends.
+    most: 100_000,
+    key: ({ gatewayId, id }) => `${gatewayId} ${id}`,
+    retryMs: 1_000,
+    onError: (error, count) => log.warn({ err: error, count }, 'ends of starts cannot be written now'),
+  });
 }

@@ -20,7 +20,10 @@ export function functionInstancesModule({
   limits: { functionLeaseMs: number; sweepMs: number };
 }): Module {
   const starts = createListeningStarts(database.pool, log);
-  events.on('instances-listening', (listening) => starts.add(listening));
+  events.on('instances-listening', (listening) => {
+    starts.add(listening);
+    starts.kick();
+  });
   events.on('changed-elsewhere', (changed) => {
     const ofKind = (wanted: string): string[] =>
       changed.flatMap(([id, , , kind]) => (kind === wanted ? [id] : []));

@@ -1,12 +1,9 @@
-/** Records ended invocations in batches: those that end while a statement runs are recorded by the next one. */
-import { setTimeout as sleep } from 'node:timers/promises';
+/** Records ended invocations in batches. */
 import { isDatabaseUnavailable, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
+import { createWriteQueue } from '../../platform/work/write-queue.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
 import { recordFinished, type FinishedInvocation } from './store.ts';
-
-const BATCH = 200;
-const RETRY_MS = 500;
 
 export interface Recorder {
   /**
@@ -25,49 +22,40 @@ interface Entry {
 }
 
 export function createRecorder(on: Queryable, prices: Prices, log: Logger): Recorder {
-  const queue: Entry[] = [];
-  let isRunning = false;
-  const stop = new AbortController();
+  let isClosed = false;
 
   async function write(batch: readonly Entry[]): Promise<void> {
-    for (;;) {
-      try {
-        const rows = batch.map(({ row }) => row);
-        const recorded = await recordFinished(on, prices, rows);
-        for (const { row, resolve } of batch) resolve(recorded.has(row.id));
-        return;
-      } catch (error) {
-        if (!stop.signal.aborted && isDatabaseUnavailable(error)) {
-          log.warn({ err: error, count: batch.length }, 'ended invocations cannot be recorded now');
-          await sleep(RETRY_MS, undefined, { signal: stop.signal }).catch(() => undefined);
-        } else if (batch.length > 1) {
-          // One of them is at fault.
-          for (const entry of batch) await write([entry]);
-          return;
-        } else {
-          for (const { reject } of batch) reject(error);
-          return;
-        }
-      }
+    try {
+      const rows = batch.map(({ row }) => row);
+      const recorded = await recordFinished(on, prices, rows);
+      for (const { row, resolve } of batch) resolve(recorded.has(row.id));
+    } catch (error) {
+      if (!isClosed && isDatabaseUnavailable(error)) throw error;
+      // One of them is at fault.
+      if (batch.length > 1) for (const entry of batch) await write([entry]);
+      else for (const { reject } of batch) reject(error);
     }
   }
 
-  async function drain(): Promise<void> {
-    while (queue.length > 0) await write(queue.splice(0, BATCH));
-    isRunning = false;
-  }
+  const queue = createWriteQueue<Entry>({
+    write,
+    batch: 200,
+    most: Number.POSITIVE_INFINITY, // no more than are in progress
+    retryMs: 500,
+    onError: (error, count) => log.warn({ err: error, count }, 'ended invocations cannot be recorded now'),
+  });
 
   return {
     async record(row) {
       const { promise, resolve, reject } = Promise.withResolvers<boolean>();
-      queue.push({ row, resolve, reject });
-      if (!isRunning) {
-        isRunning = true;
-        // After all that end in this turn.
-        setImmediate(() => void drain());
-      }
+      queue.add([{ row, resolve, reject }]);
+      // After all that end in this turn.
+      setImmediate(() => queue.kick());
       return await promise;
     },
-    close: () => stop.abort(),
+    close() {
+      isClosed = true;
+      void queue.flush();
+    },
   };
 }

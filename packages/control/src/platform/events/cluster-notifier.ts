@@ -3,17 +3,14 @@
  * nothing. With several, notifications go out after the commit and in batches, because a NOTIFY inside the writing
  * transaction makes every writer wait for every other.
  */
-import { setTimeout as sleep } from 'node:timers/promises';
 import { isUuid } from '@releap/contract';
 import { queryAll, listen, statement, type Database, type Listener, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
+import { createWriteQueue } from '../work/write-queue.ts';
 
 const CHANNEL = 'releap_sandboxes';
 /** Payloads of NOTIFY are limited to 8000 bytes; an entry is at most 160. */
 const ENTRIES_PER_MESSAGE = 48;
-/** Entries that wait while the database is not reached. */
-const QUEUE_MAX = 50_000;
-const RETRY_MS = 1_000;
 /** A server without a heartbeat for this long is not notified any more. */
 const PEER_GONE_MS = 20_000;
 
@@ -64,9 +61,6 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
   const { database, serverId, log } = options;
   let peers: ReadonlySet<string> = new Set();
   let lastHeard = -Infinity;
-  let queue: Changed[] = [];
-  const closing = new AbortController();
-  let sending: Promise<void> | undefined;
 
   const hasPeers = (): boolean => peers.size > 0 || performance.now() - lastHeard < PEER_GONE_MS;
 
@@ -74,29 +68,20 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
     await queryAll(database.pool, NOTIFY, [messages.map((message) => JSON.stringify(message))]);
   };
 
-  const drain = async (): Promise<void> => {
-    while (queue.length > 0) {
-      const batch = queue;
-      queue = [];
+  // Some may have been sent when it fails: those who hear of a change twice only look again.
+  const queue = createWriteQueue<Changed>({
+    async write(batch) {
       const messages: Message[] = [];
-      for (let at = 0; at < batch.length; at += ENTRIES_PER_MESSAGE) {
+      for (let at = 0; at < batch.length; at += ENTRIES_PER_MESSAGE)
         messages.push({ from: serverId, changed: batch.slice(at, at + ENTRIES_PER_MESSAGE) });
-      }
-      try {
-        await send(messages);
-      } catch (error) {
-        // Some may have been sent: those who hear of a change twice only look again.
-        const kept = batch.slice(0, Math.max(0, QUEUE_MAX - queue.length));
-        queue = [...kept, ...queue];
-        log.warn(
-          { err: error, waiting: kept.length, dropped: batch.length - kept.length },
-          'other servers could not be notified of changes; retrying',
-        );
-        await sleep(RETRY_MS, undefined, { signal: closing.signal, ref: false }).catch(() => undefined);
-        if (closing.signal.aborted) return;
-      }
-    }
-  };
+      await send(messages);
+    },
+    batch: 50_000,
+    most: 50_000,
+    retryMs: 1_000,
+    onError: (error, waiting) =>
+      log.warn({ err: error, waiting }, 'other servers could not be notified of changes; retrying'),
+  });
 
   const receive = (payload: string): void => {
     const message = parse(payload);
@@ -124,8 +109,8 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
   if (peers.size > 0) await send([{ from: serverId, hello: true }]);
 
   const close = async (): Promise<void> => {
-    closing.abort();
-    await sending;
+    await queue.flush().catch(() => undefined);
+    await queue.close();
     await listener.close();
     await database.pool
       .query('delete from control_servers where id = $1', [serverId])
@@ -137,8 +122,9 @@ export async function openClusterNotifier(options: ClusterNotifierOptions): Prom
     },
     publish(changed) {
       if (changed.length === 0 || !hasPeers()) return;
-      queue.push(...changed);
-      sending ??= drain().finally(() => (sending = undefined));
+      const dropped = queue.add(changed);
+      if (dropped > 0) log.warn({ dropped }, 'other servers are not notified of some changes: too many wait');
+      queue.kick();
     },
     heartbeat,
     close,

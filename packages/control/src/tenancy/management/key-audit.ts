@@ -8,6 +8,7 @@ import type { Logger } from 'pino';
 import type { FastifyRequest } from 'fastify';
 import type { Principal } from '../../platform/auth/authenticator.ts';
 import type { Handler, Plane } from '../../platform/http/plane.ts';
+import { createWriteQueue } from '../../platform/work/write-queue.ts';
 
 /** Action and kind of target of each operation that is recorded. */
 const RECORDED = new Map<Operation, readonly [action: string, kind: string]>([
@@ -86,7 +87,7 @@ interface Entry {
   created_at: string;
 }
 
-/** A key's name is looked up here, and not by each request. $1 entries */
+/** A key's name is looked up here, and not by each request. Those of an earlier attempt may be written already. $1 entries */
 const WRITE = statement(
   'audit-write-keys',
   `insert into audit_log (id, org_id, project_id, actor_kind, actor_id, actor_name, action, target_kind, target_id, details, ip,
@@ -95,12 +96,9 @@ const WRITE = statement(
           e.user_agent, 'done', e.created_at
      from jsonb_to_recordset($1::jsonb) as e(id uuid, org_id uuid, project_id uuid, actor_id text, action text, target_kind text,
             target_id text, ip text, user_agent text, created_at timestamptz)
-     left join api_keys k on k.id = e.actor_id::uuid`,
+     left join api_keys k on k.id = e.actor_id::uuid
+   on conflict do nothing`,
 );
-
-const BATCH = 1_000;
-/** Entries that wait while the database is unavailable. */
-const WAITING_MAX = 20_000;
 
 export interface KeyAudit {
   /** The plane whose changes are recorded when they were done. */
@@ -110,8 +108,13 @@ export interface KeyAudit {
 }
 
 export function createKeyAudit({ database, log }: { database: Database; log: Logger }): KeyAudit {
-  const waiting: Entry[] = [];
-  let flushing: Promise<void> | undefined;
+  const queue = createWriteQueue<Entry>({
+    write: (batch) => queryAll(database.pool, WRITE, [JSON.stringify(batch)]),
+    batch: 1_000,
+    most: 20_000,
+    retryMs: 1_000,
+    onError: (error) => log.warn({ err: error }, 'entries of the audit log cannot be written now'),
+  });
 
   function record(
     [action, kind]: readonly [string, string],
@@ -119,11 +122,7 @@ export function createKeyAudit({ database, log }: { database: Database; log: Log
     principal: Principal,
     request: FastifyRequest,
   ): void {
-    if (waiting.length >= WAITING_MAX) {
-      log.error({ action, target, key: principal.keyId }, 'an entry of the audit log is lost: too many wait');
-      return;
-    }
-    waiting.push({
+    const entry = {
       id: newUuid(),
       org_id: principal.orgId,
       project_id: principal.projectId,
@@ -134,15 +133,10 @@ export function createKeyAudit({ database, log }: { database: Database; log: Log
       ip: request.ip,
       user_agent: request.headers['user-agent']?.slice(0, 500) ?? null,
       created_at: new Date().toISOString(),
-    });
-  }
-
-  async function write(): Promise<void> {
-    while (waiting.length > 0) {
-      const batch = waiting.slice(0, BATCH);
-      await queryAll(database.pool, WRITE, [JSON.stringify(batch)]);
-      waiting.splice(0, batch.length);
-    }
+    };
+    // Written by the periodic task: changes come one at a time, and none of them waits for its entry.
+    if (queue.add([entry]) > 0)
+      log.error({ action, target, key: principal.keyId }, 'an entry of the audit log is lost: too many wait');
   }
 
   return {
@@ -164,10 +158,7 @@ export function createKeyAudit({ database, log }: { database: Database; log: Log
         },
       };
     },
-    async flush() {
-      flushing ??= write().finally(() => (flushing = undefined));
-      await flushing;
-    },
+    flush: queue.flush,
   };
 }
 
