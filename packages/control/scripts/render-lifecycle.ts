@@ -21,7 +21,7 @@ import { INVOCATION_MACHINE } from '../src/functions/invocations/transitions.ts'
 import { VERSION_MACHINE } from '../src/functions/versions/version-states.ts';
 import { JOB_MACHINE } from '../src/platform/lifecycle/jobs.ts';
 import type { Machine, Transition as AnyTransition } from '../src/platform/lifecycle/machine.ts';
-import { RUNNER_MACHINE } from '../src/platform/lifecycle/runners.ts';
+import { RUNNER_MACHINE } from '../src/fleet/runners/transitions.ts';
 import { LOCATION_MACHINE } from '../src/storage/artifacts/transitions.ts';
 import { IMAGE_MACHINE } from '../src/storage/images/transitions.ts';
 

@@ -3,7 +3,20 @@ import type { ProcessExecuteRequest, ProcessStreamStart } from '@releap/contract
 import { ReleapError } from '../error.ts';
 import { quoteForShell } from '../quote.ts';
 import type { Toolbox } from '../toolbox.ts';
-import type { ProcessEnd, ProcessStreams } from './process.ts';
+
+export interface ProcessStreams {
+  /** Null: the command's stdin is at its end from the start. */
+  stdin: (NodeJS.ReadableStream & AsyncIterable<Buffer | string>) | null;
+  stdout: NodeJS.WritableStream;
+  stderr: NodeJS.WritableStream;
+}
+
+export interface ProcessEnd {
+  exitCode: number;
+  timedOut: boolean;
+  /** Why the command could not start. */
+  error?: string;
+}
 
 /** Longest command without an explicit timeout. */
 const EXECUTE_MS = 3_600_000;

@@ -11,22 +11,10 @@ import {
 import { type RawData, WebSocket } from 'ws';
 import { aborted, ReleapError } from '../error.ts';
 import type { Toolbox } from '../toolbox.ts';
-import { executeProcess } from './execute.ts';
+import { executeProcess, type ProcessEnd, type ProcessStreams } from './execute.ts';
 import { bytesOf, keepAlive, NoStreamError, openSocket, writeFrom } from './socket.ts';
 
-export interface ProcessStreams {
-  /** Null: the command's stdin is at its end from the start. */
-  stdin: (NodeJS.ReadableStream & AsyncIterable<Buffer | string>) | null;
-  stdout: NodeJS.WritableStream;
-  stderr: NodeJS.WritableStream;
-}
-
-export interface ProcessEnd {
-  exitCode: number;
-  timedOut: boolean;
-  /** Why the command could not start. */
-  error?: string;
-}
+export type { ProcessEnd, ProcessStreams };
 
 /** Subscribes to changes of the terminal's size; what it returns ends that. */
 export type Resizes = (onResize: (size: TerminalSize) => void) => () => void;

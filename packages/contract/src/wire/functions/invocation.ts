@@ -18,6 +18,7 @@ export const InvocationStatus = Type.Enum(INVOCATION_STATUSES, {
 export type InvocationStatus = Static<typeof InvocationStatus>;
 
 export const INVOCATION_SOURCES = ['invoke', 'public', 'spawn', 'map', 'schedule'] as const;
+export type InvocationSource = (typeof INVOCATION_SOURCES)[number];
 
 const Time = (description: string) => Type.String({ format: 'date-time', description });
 

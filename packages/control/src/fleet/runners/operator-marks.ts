@@ -1,6 +1,6 @@
 /** What the operator decides about a host, in its row. What follows from it for the host's sandboxes is done above (compute/hosts). */
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
-import { RUNNER_EVENTS } from '../../platform/lifecycle/runners.ts';
+import { RUNNER_EVENTS } from './transitions.ts';
 
 const DRAIN = statement<{ id: string }>(
   'host-drain',

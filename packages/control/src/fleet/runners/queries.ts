@@ -1,5 +1,5 @@
 import { statement } from '@releap/database';
-import { RUNNER_EVENTS } from '../../platform/lifecycle/runners.ts';
+import { RUNNER_EVENTS } from './transitions.ts';
 
 /** A runner's hello: it is online, not ready yet, and its newest connection is valid. No row if it was forgotten. $1..$7 */
 export const RUNNER_HELLO = statement<{ epoch: string }>(

@@ -1,9 +1,9 @@
 /** Invocations as leased work (platform/work). Their ends are in store.ts. */
+import type { InvocationSource } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { SKIP_LOCKED, WorkTable } from '../../platform/work/work-table.ts';
 import { RECOUNT } from '../../platform/quotas/quota-refusal.ts';
 import type { PayloadHeaders } from './payload-headers.ts';
-import type { InvocationSource } from './store.ts';
 import { INVOCATION_EVENTS } from './transitions.ts';
 
 /** Without a renewal for this long, another server runs the invocation again. */

@@ -3,7 +3,7 @@
  * time. Synchronous invocations are inserted, once for each id and time; asynchronous ones end if the attempt still owns them. What
  * was charged while they ran (running.ts) is not charged again.
  */
-import type { INVOCATION_SOURCES } from '@releap/contract';
+import type { InvocationSource } from '@releap/contract';
 import { queryAll, statement, type Queryable } from '@releap/database';
 import { addToMeters, FUNCTION_RATE } from '../../tenancy/billing/function-charges.ts';
 import { INVOCATIONS } from './lease.ts';
@@ -11,8 +11,6 @@ import { RECOUNT } from '../../platform/quotas/quota-refusal.ts';
 import type { Prices } from '../../tenancy/billing/prices.ts';
 import { givenRows } from './given-rows.ts';
 import { INVOCATION_EVENTS, OUTCOMES, type InvocationOutcome } from './transitions.ts';
-
-export type InvocationSource = (typeof INVOCATION_SOURCES)[number];
 
 export interface FinishedInvocation {
   /** UUID. */

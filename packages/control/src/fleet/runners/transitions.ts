@@ -1,6 +1,6 @@
 /** The transition table of runners. Events of one that has a newer connection are not applied. */
-import { defineMachine, type Transition } from './machine.ts';
-import { eventSql } from './sql.ts';
+import { defineMachine, type Transition } from '../../platform/lifecycle/machine.ts';
+import { eventSql } from '../../platform/lifecycle/sql.ts';
 
 type RunnerStatus = 'online' | 'offline' | 'lost';
 type RunnerEvent = 'hello' | 'heartbeat' | 'disconnect' | 'revoke' | 'silent';
