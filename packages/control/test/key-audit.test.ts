@@ -5,8 +5,8 @@ import { after, before, describe, it } from 'node:test';
 import { compatOperations, operations, type Operation } from '@releap/contract';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';
-import { quiet } from '@releap/testing/logging';
-import { create } from '@releap/testing/world';
+import { create, quiet } from '@releap/testing/world';
+import type { Database } from '@releap/database';
 import { createKeyAudit, isRecorded, UNRECORDED } from '../src/tenancy/management/key-audit.ts';
 
 const keys = testKeys();
@@ -63,41 +63,38 @@ describe('the audit log', () => {
     assert.deepEqual(await entriesOf(other.orgId), []);
   });
 
-  it('has an entry once although the answer to its write was lost, and goes on', async (t) => {
-    const { projectId, orgId } = await world.tenant(owner);
+  it('has each entry once, and those that follow, when the answer of the database to a batch was lost', async () => {
+    const { orgId, projectId } = await world.tenant(owner);
     const { api_keys: listed } = (await owner('GET', `/projects/${projectId}/api-keys`)).body;
     const { pool } = world.database;
-    const query = pool.query.bind(pool) as (...args: unknown[]) => Promise<unknown>;
-    t.mock.method(
-      pool,
-      'query',
-      async (...args: unknown[]) => {
-        await query(...args);
-        throw new Error('Connection terminated unexpectedly');
-      },
-      { times: 1 },
-    );
-    const audit = createKeyAudit({ database: world.database, log: quiet });
-    let change: (target: string) => Promise<unknown> = () => assert.fail('nothing is recorded');
+    let isLost = true;
+    const query = async (...of: Parameters<typeof pool.query>): Promise<unknown> => {
+      const answer = await (pool.query(...of) as unknown as Promise<unknown>);
+      if (!isLost) return answer;
+      isLost = false;
+      throw Object.assign(new Error('the connection broke after the commit'), { code: 'ECONNRESET' });
+    };
+    const audit = createKeyAudit({ database: { pool: { query } } as unknown as Database, log: quiet });
+    const handlers: ((call: object) => Promise<unknown>)[] = [];
+    const plane = {
+      operation: (_of: Operation, handler: (call: object) => Promise<unknown>) => void handlers.push(handler),
+    };
     audit
-      .audited({
-        plugin: () => assert.fail('it has no plugins'),
-        operation(_operation, handler) {
-          const request = { ip: '192.0.2.1', headers: {}, params: {}, body: {} };
-          const principal = { orgId, projectId, keyId: listed[0].id };
-          change = (id) => handler({ request, principal, params: { id } } as never);
-        },
-      })
-      .operation(operations.stopSandbox, (({ params }) => Promise.resolve(params)) as never);
-    await change('first');
-    await assert.rejects(audit.flush(), /terminated/);
-    await change('second');
+      .audited(plane as unknown as Parameters<typeof audit.audited>[0])
+      .operation(operations.deleteSecret, () => Promise.resolve());
+    const remove = (name: string): Promise<unknown> | undefined =>
+      handlers[0]?.({
+        principal: { orgId, projectId, keyId: listed[0].id },
+        request: { ip: '127.0.0.1', headers: {}, params: { name }, body: undefined },
+      });
+    await remove('FIRST');
+    await assert.rejects(audit.flush(), /the connection broke/);
+    await remove('SECOND');
     await audit.flush();
-    const { rows } = await pool.query(
-      `select target_id from audit_log where org_id = $1 and action = 'sandbox.stop' order by target_id`,
-      [orgId],
-    );
-    assert.deepEqual(rows, [{ target_id: 'first' }, { target_id: 'second' }]);
+    assert.deepEqual((await entriesOf(orgId)).map(({ target }) => (target as { id: string }).id).sort(), [
+      'FIRST',
+      'SECOND',
+    ]);
   });
 
   it('covers every operation of API keys that changes something, or says why not', () => {

@@ -39,6 +39,8 @@ class FileHost {
 
   disk = (vmId: string): string => join(this.vms, vmId, 'keep', 'disk');
   hasImage = async (): Promise<boolean> => true;
+  hasTemplate = async (): Promise<boolean> => true;
+  makeTemplate = async (): Promise<void> => undefined;
   acquireImage = async (): Promise<object> => ({ digest: 'sha256:0', [Symbol.dispose]: () => undefined });
   discardMemory = async (): Promise<void> => undefined;
   destroy = async (vmId: string): Promise<void> => {

@@ -47,6 +47,8 @@ class PaperHost {
   };
 
   hasImage = async (): Promise<boolean> => true;
+  hasTemplate = async (): Promise<boolean> => true;
+  makeTemplate = async (): Promise<void> => undefined;
   acquireImage = async (): Promise<object> => ({ digest: 'sha256:0', [Symbol.dispose]: () => undefined });
   discardMemory = async (): Promise<void> => undefined;
   end = async (): Promise<void> => undefined;
@@ -95,6 +97,25 @@ async function opened() {
     reconciler.assign({ vm_id: vmId, generation, desired, spec: SPEC });
   return { host, reconciler, observations, reports, want };
 }
+
+it('a sandbox whose size has no template is building until there is one, and has all of its time to boot after it', async (t) => {
+  const { host, reconciler, observations, want } = await opened();
+  const order: unknown[] = [];
+  host.hasTemplate = async () => false;
+  host.makeTemplate = async () => void order.push(observations.at(-1)?.status);
+  const timeout = AbortSignal.timeout.bind(AbortSignal);
+  t.mock.method(AbortSignal, 'timeout', (ms: number) => {
+    order.push(ms);
+    return timeout(ms);
+  });
+  want(VM, 1, 'running');
+  await reconciler.get(VM)?.idle();
+  assert.deepEqual(order.slice(-2), ['building', 90_000]);
+  assert.deepEqual(
+    observations.map(({ status }) => status),
+    ['building', 'booting', 'running'],
+  );
+});
 
 it('a deletion hurries a stop that has just started', { timeout: HURRIED_MS }, async () => {
   const { reconciler, observations, reports, want } = await opened();

@@ -6,7 +6,7 @@ import type { Assignment } from './assignment.ts';
 import { LogFile } from '../logs/log-file.ts';
 import type { ForkOrigin, LocalState, RunningVm } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
-import { guestSize } from '../template/machine-size.ts';
+import { guestSize, type GuestSize } from '../template/machine-size.ts';
 import { adoptFrozen } from '../vmm/idle-stop.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { AgentConnection } from './agent-connection.ts';
@@ -83,6 +83,14 @@ export class MachineHost implements SandboxHost {
     return await this.#roots.manifestOf(snapshotId);
   }
 
+  async hasTemplate({ spec }: Assignment): Promise<boolean> {
+    return await this.#options.machines.templates.has(sizeOf(spec));
+  }
+
+  async makeTemplate({ spec }: Assignment, signal: AbortSignal): Promise<void> {
+    await this.#options.machines.templates.ensure(sizeOf(spec), signal);
+  }
+
   async openVolumes({ vm_id: vmId, spec }: Assignment, signal: AbortSignal): Promise<void> {
     await this.#volumes.open(vmId, spec.volumes ?? [], signal);
   }
@@ -94,7 +102,7 @@ export class MachineHost implements SandboxHost {
     events: SandboxEvents,
     signal: AbortSignal,
   ): Promise<LiveSandbox> {
-    const { machines, network, admission, storeProgram, log } = this.#options;
+    const { network, admission, storeProgram, log } = this.#options;
     const { vm_id: vmId, spec } = assignment;
     const operation = past.manifest === undefined ? 'create' : 'start';
     const startedAt = performance.now();
@@ -111,9 +119,6 @@ export class MachineHost implements SandboxHost {
     try {
       const { object_stores: stores = [] } = spec;
       const mounts = stores.length === 0 ? {} : { storeProgram: await storeProgram.find() };
-      // A cold boot takes seconds, and the starts behind it do not need one.
-      if (spec.volumes === undefined)
-        await machines.templates.ensure(guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib }), signal);
       const { running, slot, warm, queuedMs, timingsUs } = await admission.run(
         async (queuedMs, guestRuns) => {
           const made = await this.#starts.fresh(
@@ -392,7 +397,6 @@ export class MachineHost implements SandboxHost {
   ): Promise<LiveSandbox> {
     const { machines, warm, meter, listenHost, log } = this.#options;
     const { vm_id: vmId, spec } = assignment;
-    const { vcpus, mem_mib: memMib, volumes } = spec;
     await this.#meter(vmId);
     setOomScore(running.vm.identity.pid, spec.spot ? 'spot' : 'guaranteed');
     return new LiveMachine({
@@ -406,9 +410,13 @@ export class MachineHost implements SandboxHost {
       findImage: (manifest) => this.#roots.find(manifest),
       takeVmm: (wanted) => warm.takeVmm(wanted),
       onClockOff: () => events.onClockOff(),
-      writtenMaxMib: machines.writtenMaxMib(guestSize({ vcpus, memMib }), volumes !== undefined),
+      writtenMaxMib: machines.writtenMaxMib(sizeOf(spec), spec.volumes !== undefined),
       readCounters: () => meter.sample(vmId),
       log,
     });
   }
+}
+
+function sizeOf({ vcpus, mem_mib: memMib }: Assignment['spec']): GuestSize {
+  return guestSize({ vcpus, memMib });
 }

@@ -93,6 +93,10 @@ export interface LiveSandbox {
 export interface SandboxHost {
   /** Whether the root image is on this host, so that a create need not report `building`. */
   hasImage(source: RootSource, manifest?: string): Promise<boolean>;
+  /** Whether a sandbox of this size is started without a cold boot. */
+  hasTemplate(assignment: Assignment): Promise<boolean>;
+  /** By a cold boot, which the starts behind it do not need. */
+  makeTemplate(assignment: Assignment, signal: AbortSignal): Promise<void>;
   /**
    * @param manifest digest of the required image, for a disk that is based on it
    * @param origin a snapshot, which holds the image that its disk is based on

@@ -299,7 +299,10 @@ export class SandboxWork {
       const manifest =
         past.manifest ??
         (origin?.type === 'snapshot' ? await this.#host.manifestOf(origin.snapshot_id) : undefined);
-      const isQuick = served.spec.volumes === undefined && (await this.#host.hasImage(root, manifest));
+      const isQuick =
+        served.spec.volumes === undefined &&
+        (await this.#host.hasImage(root, manifest)) &&
+        (await this.#host.hasTemplate(served));
       await this.#state.observe(isQuick ? 'booting' : 'building');
       failpoint(`${operation}:recorded`);
       // First: if a later step fails, there is a disk and no suspend image, which is what `stopped` means.
@@ -314,6 +317,7 @@ export class SandboxWork {
         async () => await this.#host.acquireImage(root, imageSignal, manifest, origin, isPersistent),
       );
       if (served.spec.volumes !== undefined) await this.#host.openVolumes(served, imageSignal);
+      else await this.#host.makeTemplate(served, imageSignal);
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       failpoint(`${operation}:image`);
       const bootMs = served.spec.volumes === undefined ? BOOT_DEADLINE_MS : BOOT_WITH_VOLUMES_DEADLINE_MS;

@@ -156,6 +156,15 @@ export class ModelHost implements SandboxHost {
     return true;
   }
 
+  async hasTemplate(): Promise<boolean> {
+    await this.#life.point('template');
+    return true;
+  }
+
+  async makeTemplate(): Promise<void> {
+    await this.#life.point('template');
+  }
+
   async acquireImage(): Promise<Awaited<ReturnType<SandboxHost['acquireImage']>>> {
     await this.#life.point('image');
     if (this.#machine.fails('image')) throw new Error('no such image');
