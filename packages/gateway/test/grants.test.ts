@@ -148,6 +148,26 @@ test('after a reconnect an open request keeps going only while its credential is
   await assert.rejects(reader.read());
 });
 
+test('a process that stood still keeps its link and its grants: what has arrived meanwhile is not read yet', async () => {
+  const grants = new Grants({
+    controlUrl: control.url,
+    credential: () => Promise.resolve('gateway-credential'),
+    kinds: ['toolbox'],
+    decisionMs: 60_000,
+    log: pino({ level: 'silent' }),
+  });
+  try {
+    using lease = await grants.lease({ kind: 'toolbox', sandbox }, key);
+    // Longer than a link may be silent.
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 6_000);
+    await sleep(0);
+    await until(() => grants.liveForMs > 0);
+    assert.equal(lease.retired.aborted, false);
+  } finally {
+    await grants.close();
+  }
+});
+
 test('a target of another kind has its own route, credential and headers', async () => {
   const request = http.get({
     host: '127.0.0.1',

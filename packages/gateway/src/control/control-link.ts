@@ -17,6 +17,8 @@ const BACKOFF_MIN_MS = 50;
 const BACKOFF_MAX_MS = 2_000;
 /** Silence after which the gateway reconnects. Grants are unused long before (`GATEWAY_SILENT_MS`). */
 const DEAD_MS = 5_000;
+/** Without a message during so many intervals, and one more, it counts as silent. */
+const LOOKS = 2;
 /** Unsent bytes above which the control plane counts as stuck. */
 const OUTBOUND_MAX_BYTES = 16 * 1024 * 1024;
 
@@ -111,11 +113,13 @@ export class ControlLink {
     this.#closing.signal.addEventListener('abort', hangUp, { once: true });
     return new Promise((resolve) => {
       let reason = 'the connection was closed';
+      // Looks since the last message, not time: a process that stood still has not read yet what has arrived meanwhile.
+      let looks = 0;
       const watchdog = setInterval(() => {
-        if (socket.readyState !== WebSocket.OPEN || performance.now() - this.#lastMessageAt < DEAD_MS) return;
+        if (socket.readyState !== WebSocket.OPEN || ++looks <= LOOKS) return;
         reason = `no message for ${DEAD_MS} ms`;
         socket.terminate();
-      }, DEAD_MS / 2);
+      }, DEAD_MS / LOOKS);
       socket.on('open', () => {
         this.#lastMessageAt = performance.now();
         const hello: GatewayMessage = { type: 'hello', protocol: GATEWAY_PROTOCOL, kinds: [...kinds] };
@@ -123,6 +127,7 @@ export class ControlLink {
       });
       socket.on('message', (data, binary) => {
         this.#lastMessageAt = performance.now();
+        looks = 0;
         if (!binary) this.#receive(socket, (data as Buffer).toString('utf8'));
       });
       socket.on('error', (error) => (reason = error.message));
