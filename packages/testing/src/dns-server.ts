@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { Resolver } from 'node:dns/promises';
+import { NODATA, NOTFOUND, Resolver } from 'node:dns/promises';
 import { mkdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { eventually } from './eventually.ts';
@@ -74,7 +74,16 @@ zone:
   return {
     port,
     keyFile,
-    txt: async (name) => (await resolver.resolveTxt(name).catch(() => [])).map((parts) => parts.join('')),
+    txt: async (name) => {
+      // A query that was not answered in time says nothing about the records.
+      const records = await eventually(`the records of ${name}`, () =>
+        resolver.resolveTxt(name).catch((error: NodeJS.ErrnoException) => {
+          if (error.code === NODATA || error.code === NOTFOUND) return [];
+          throw error;
+        }),
+      );
+      return records.map((parts) => parts.join(''));
+    },
     async [Symbol.asyncDispose]() {
       child.kill('SIGKILL');
       await ended;
