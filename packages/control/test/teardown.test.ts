@@ -135,7 +135,7 @@ describe('the deletion of a project', () => {
   });
 
   test('takes what is created while it is deleted', async () => {
-    await world.restart({ limits: { teardownGraceMs: 6_000 } });
+    await world.restart({ limits: { teardownGraceMs: 3_600_000 } });
     const runner = await world.runner({ facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
     await using _ = runner;
     const { projectId, key } = await world.tenant(owner);
@@ -143,12 +143,24 @@ describe('the deletion of a project', () => {
     const deleting = owner('DELETE', `/projects/${projectId}`);
     const answers = await Promise.all(creating);
     assert.equal((await deleting).status, 200);
-    assert.ok(answers.every(({ status }) => status === 200 || status === 401));
+    // 503: it waited for too long for a connection to the database, and may be made or not.
+    assert.ok(answers.every(({ status }) => [200, 401, 503].includes(status)));
+    const answered = (wanted: number): number => answers.filter(({ status }) => status === wanted).length;
+    const sandboxes = () => inspectSandboxes(world.database, { project_id: projectId });
+    await until(async () => (await sandboxes()).every(isGone));
+    assert.equal(await tornDown(projectId), false);
+    // All that were let in have been answered: its grace may be over.
+    await world.database.pool.query(
+      `update projects set deleted_at = deleted_at - interval '1 hour', teardown_after = now() where id = $1`,
+      [projectId],
+    );
     await until(() => tornDown(projectId));
-    const made = answers.filter(({ status }) => status === 200).length;
-    const sandboxes = await inspectSandboxes(world.database, { project_id: projectId });
-    assert.equal(sandboxes.length, made);
-    assert.ok(sandboxes.every(isGone));
+    const made = await sandboxes();
+    assert.ok(
+      made.length >= answered(200) && made.length <= answered(200) + answered(503),
+      `${made.length} were made`,
+    );
+    assert.ok(made.every(isGone));
     await world.restart();
   });
 
