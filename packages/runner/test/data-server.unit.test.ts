@@ -88,8 +88,12 @@ test('the log of a build is followed until the build ends, with a token for its 
     const text = textOf(followed);
     assert.equal(await textOf(await get('/builds/job/logs')), 'STEP 1/2\n');
     log.write(Buffer.from('STEP 2/2\n'));
-    await log.close();
+    const closing = log.close();
+    // A build counts as running until its log is closed.
+    const late = textOf(await get('/builds/job/logs?follow=1'));
+    await closing;
     isRunning = false;
+    assert.equal(await late, 'STEP 1/2\nSTEP 2/2\n');
     assert.equal(await text, 'STEP 1/2\nSTEP 2/2\n');
     assert.equal(await early, 'STEP 1/2\nSTEP 2/2\n');
     assert.equal(await textOf(await get('/builds/job/logs?follow=1')), 'STEP 1/2\nSTEP 2/2\n');

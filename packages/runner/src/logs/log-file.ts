@@ -20,6 +20,7 @@ export class LogFile {
   #backlog = 0;
   #dropped = 0;
   #tail: Promise<void> = Promise.resolve();
+  #isClosed = false;
 
   /** @param rotateAt size at which it is rotated; `Infinity` for a writer that bounds itself */
   constructor(path: string, rotateAt = LOG_FILE_MAX_BYTES) {
@@ -41,14 +42,14 @@ export class LogFile {
 
   /**
    * Gives what the log holds now, and calls back with everything written after that: no byte twice, none left out.
-   * `onEnd` is called when the log is closed.
+   * `onEnd` is called when the log is closed, or has been.
    */
   async follow(
     onChunk: (chunk: Buffer) => void,
     onEnd: () => void,
   ): Promise<{ kept: Buffer; stop: () => void }> {
     let held: Buffer[] | undefined = [];
-    let ended = false;
+    let ended = this.#isClosed;
     const take = (chunk: Buffer): void => {
       if (held) held.push(chunk);
       else onChunk(chunk);
@@ -90,6 +91,7 @@ export class LogFile {
   }
 
   async close(): Promise<void> {
+    this.#isClosed = true;
     this.#events.emit('end');
     await this.#tail;
     await this.#file?.close();
