@@ -6,8 +6,10 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import * as fc from 'fast-check';
+import { until } from '@releap/testing/eventually';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { FrameType, MAGIC, encodeFrame, encodeMessage } from '../src/guest/frames.ts';
+import { GuestConnection } from '../src/guest/connection.ts';
+import { FrameType, MAGIC, MAX_PAYLOAD_BYTES, encodeFrame, encodeMessage } from '../src/guest/frames.ts';
 import { GuestClient, type GuestError } from '../src/guest/index.ts';
 import { log } from '@releap/testing/guest-agent';
 
@@ -128,6 +130,27 @@ test('a guest that never answers is given up after the deadline', async () => {
   await assert.rejects(client.ping(50), { code: 'timeout' });
   assert.equal(client.closed, false);
   client.close();
+});
+
+test('time in which this process stood still is no silence of a guest, whose input is cleared after it', async () => {
+  const folder = await mkdtemp(path.join(tmpdir(), 'releap-silent-'));
+  let received = 0;
+  const server = createServer((socket) => socket.on('data', (chunk: Buffer) => (received += chunk.length)));
+  server.listen(path.join(folder, 's'));
+  await once(server, 'listening');
+  const connection = await GuestConnection.open(path.join(folder, 's'), { log });
+  connection.greet(600_000, { resyncAfterMs: 500 }).catch(() => undefined);
+  try {
+    // As on a machine that is suspended.
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_000);
+    for (let turns = 0; turns < 5; turns += 1) await new Promise(setImmediate);
+    assert.ok(received < 1_000, `${received} bytes`);
+    await until(() => received > MAX_PAYLOAD_BYTES);
+  } finally {
+    connection.close();
+    server.close();
+    await rm(folder, { recursive: true });
+  }
 });
 
 test('answers that do not match the schema are refused', async () => {

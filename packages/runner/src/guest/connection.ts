@@ -37,6 +37,9 @@ const MAX_STREAMS = 240;
 /** Requests are refused while this much is queued: a guest that reads nothing must not grow this process. */
 const REQUESTS_WAITING_MAX_BYTES = 16 * 1024 * 1024;
 
+/** Silence is counted in steps of this: after a time in which this process stood still, the answer may be there and not read yet. */
+const SILENCE_STEP_MS = 50;
+
 /** Frames of any type: a window bounds the bytes of DATA frames, but not the number of empty ones. */
 const FRAMES = { perSecond: 20_000, burst: 20_000 };
 /** Frames that no window bounds and that a correct agent sends rarely. A guest that exceeds this is disconnected. */
@@ -155,12 +158,16 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
     const timer = setTimeout(() => {
       this.#end(new GuestError('timeout', `the guest agent did not answer within ${deadlineMs} ms`));
     }, deadlineMs);
-    const resync = setTimeout(() => {
-      if (options.resyncAfterMs === undefined || this.closed || this.#decoder.synced) return;
+    let silentMs = 0;
+    const resync = setInterval(() => {
+      silentMs += SILENCE_STEP_MS;
+      if (silentMs < (options.resyncAfterMs ?? Infinity)) return;
+      clearInterval(resync);
+      if (this.closed || this.#decoder.synced) return;
       this.#log.info('the guest agent does not answer; clearing its input');
       this.#decoder.nonce = randomBytes(16).toString('hex');
       this.#socket.write(encodeResync(this.#decoder.nonce));
-    }, options.resyncAfterMs ?? deadlineMs);
+    }, SILENCE_STEP_MS);
     const abort = (): void => this.#end(new GuestError('aborted', 'connecting to the guest was cancelled'));
     options.signal?.addEventListener('abort', abort, { once: true });
     if (options.signal?.aborted === true) abort();
@@ -168,7 +175,7 @@ export class GuestConnection extends EventEmitter<GuestEvents> {
       return await this.hello;
     } finally {
       clearTimeout(timer);
-      clearTimeout(resync);
+      clearInterval(resync);
       options.signal?.removeEventListener('abort', abort);
     }
   }
