@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { readFile, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { dirname, join } from 'node:path';
-import { describe, it } from 'node:test';
+import { describe, it, mock } from 'node:test';
 import { cpuShare, detectLayout, limitFiles, weightOfAll } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 
@@ -120,6 +120,25 @@ describe("a service's cgroups", () => {
       await tree.destroy('vm-a');
     } finally {
       await tree.destroy('vm-a');
+      await tree.close();
+    }
+  });
+
+  it('go with what is in them, however long the machine stands still meanwhile', async () => {
+    const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
+    let now = 0;
+    const clock = mock.method(performance, 'now', () => (now += 60_000));
+    try {
+      const procs = await tree.create('vm-b', LIMITS);
+      const child = spawn('sleep', ['600'], { stdio: 'ignore' });
+      const exited = new Promise((resolve) => child.once('exit', (_code, signal) => resolve(signal)));
+      for (const file of procs) await writeFile(file, String(child.pid));
+      await tree.destroy('vm-b');
+      assert.equal(await exited, 'SIGKILL');
+      assert.deepEqual(await tree.list(), []);
+    } finally {
+      clock.mock.restore();
+      await tree.destroy('vm-b');
       await tree.close();
     }
   });

@@ -15,7 +15,13 @@ import {
 import { readKernelFile } from './kernel-file.ts';
 import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
 
-const REMOVE_DEADLINE_MS = 5_000;
+/**
+ * Most pauses between looks at processes that were killed. Not by the clock: after a time in which the machine stood still they have
+ * not ended either. One that writes to the disk ends when that has answered, which takes seconds under load.
+ */
+const REMOVE_WAIT_MS = 30_000;
+const KILLED_PAUSE_MS = 2;
+const BUSY_PAUSE_MS = 10;
 const NAME = /^[A-Za-z0-9_.-]{1,100}$/;
 
 /**
@@ -143,18 +149,17 @@ export class CgroupTree {
    * not: this is how no VMM is ever lost. Repeatable.
    */
   async destroy(name: string): Promise<void> {
-    const deadline = performance.now() + REMOVE_DEADLINE_MS;
-    for (;;) {
+    for (let waitedMs = 0; ; waitedMs += KILLED_PAUSE_MS) {
       const pids = await this.processes(name);
       if (pids.length === 0) break;
-      if (performance.now() >= deadline) {
+      if (waitedMs >= REMOVE_WAIT_MS) {
         throw new Error(
           `processes ${pids.join(', ')} of cgroup ${name} survive SIGKILL (stuck in the kernel?)`,
         );
       }
       if (this.layout.version === 2) await this.#killAll(name);
       else this.#killEach(name, pids);
-      await new Promise((resolve) => setTimeout(resolve, 2));
+      await new Promise((resolve) => setTimeout(resolve, KILLED_PAUSE_MS));
     }
     await this.remove(name);
   }
@@ -236,8 +241,7 @@ async function enable(folder: string): Promise<void> {
 }
 
 async function removeFolder(folder: string): Promise<void> {
-  const deadline = performance.now() + REMOVE_DEADLINE_MS;
-  for (;;) {
+  for (let waitedMs = 0; ; waitedMs += BUSY_PAUSE_MS) {
     try {
       await rmdir(folder);
       return;
@@ -245,8 +249,8 @@ async function removeFolder(folder: string): Promise<void> {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') return;
       // EBUSY: a process in it is ending, or the kernel is not done with one that has.
-      if (code !== 'EBUSY' || performance.now() >= deadline) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 10));
+      if (code !== 'EBUSY' || waitedMs >= REMOVE_WAIT_MS) throw error;
+      await new Promise((resolve) => setTimeout(resolve, BUSY_PAUSE_MS));
     }
   }
 }
