@@ -2,8 +2,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
 import { once } from 'node:events';
-import { rmSync, writeFileSync } from 'node:fs';
-import { readdir, readFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -12,6 +11,7 @@ import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { SandboxSpec } from '@releap/contract';
 import { chainPath, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
+import { heldSystemPath } from '../src/machine/index.ts';
 import { PageCopier } from '../src/memory/page-copier.ts';
 import { CowClone } from '../src/memory/cow-clone.ts';
 import { Precopy } from '../src/memory/precopy.ts';
@@ -202,16 +202,16 @@ describe('kill -9 of the helper that copies memory', () => {
 describe("a fork whose child's disk cannot be made", () => {
   it('fails when its memory is not copied any more, so that the next one may start', async () => {
     let copies = 0;
+    // In the place of a link to its system disk.
+    beforeItIsTaken(async () => await mkdir(heldSystemPath(join(runner.home, 'vms', id(last), 'keep'))));
     whileItIsCopied(async () => {
       copies += 1;
-      const keep = join(runner.home, 'vms', id(last), 'keep');
-      rmSync(keep, { recursive: true });
-      writeFileSync(keep, 'in its way');
       await sleep(500);
       copies -= 1;
     });
-    assert.match(await failedFork(), /EEXIST|ENOTDIR/);
+    assert.match(await failedFork(), /EISDIR/);
     assert.equal(copies, 0);
+    assert.deepEqual(await copiersOf(first.pid), []);
     await continues();
   });
 });

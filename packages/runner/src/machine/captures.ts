@@ -138,14 +138,15 @@ export class Captures {
       .catch(() => undefined)
       .then(() => checkpoint[Symbol.asyncDispose]())
       .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a clone of its VMM may remain'));
-    await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
-    const hardware = hardwareOf(record, folders.path(vmId));
-    await holdSystemDisk(hardware, keep);
-    await forkChain(checkpoint.disk, keep, true).catch(async (error: unknown) => {
+    try {
+      await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
+      await holdSystemDisk(hardwareOf(record, folders.path(vmId)), keep);
+      await forkChain(checkpoint.disk, keep, true);
+    } catch (error) {
       // The next fork may start as soon as this one has failed.
       await copied;
       throw error;
-    });
+    }
     const ms = Math.round(performance.now() - began);
     log.info({ vm: vmId, child, ms, steps: checkpoint.steps }, 'sandbox forked');
     const resources = unfinished.move();
