@@ -1,24 +1,50 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
-import { test } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { mock, test } from 'node:test';
+import { setImmediate as turn, setTimeout as sleep } from 'node:timers/promises';
 import { ProcessError, run, runToExit } from '../src/process/index.ts';
 import type { ProcessFailure } from '../src/process/process-error.ts';
+import { identifyProcess, isAlive, signalProcess } from '../src/vmm/process-identity.ts';
+import type { ProcessIdentity } from '../src/vmm/process-identity.ts';
 
 const MODULE = new URL('../src/process/index.ts', import.meta.url).href;
+const DEADLINE_MS = 2_000;
 
-function isRunning(pid: number): boolean {
+async function untilGone(process: ProcessIdentity): Promise<void> {
+  while (isAlive(process)) await sleep(10);
+}
+
+function hasEnded(pid: number): boolean {
   try {
-    return !/^\d+ \(.*\) [ZX]/s.test(readFileSync(`/proc/${pid}/stat`, 'latin1'));
+    return !isAlive(identifyProcess(pid));
   } catch {
-    return false;
+    return true;
   }
 }
 
-async function untilGone(pid: number): Promise<void> {
-  while (isRunning(pid)) await sleep(10);
+/**
+ * Runs a shell command that prints the pids of a process and of its shell.
+ * @param isTime whether the deadline may be over, of the shell
+ */
+async function untilDeadline(
+  command: string,
+  isTime: (shell: number) => boolean,
+): Promise<{ error: unknown; printed: ProcessIdentity }> {
+  const line = Promise.withResolvers<string>();
+  mock.timers.enable({ apis: ['setTimeout'] });
+  try {
+    const running = runToExit('sh', ['-c', command], { deadlineMs: DEADLINE_MS, onLine: line.resolve });
+    running.catch(line.reject);
+    const [pid = 0, shell = 0] = (await line.promise).split(' ').map(Number);
+    const printed = identifyProcess(pid);
+    while (!isTime(shell)) await turn();
+    mock.timers.tick(DEADLINE_MS);
+    const error: unknown = await running.catch((caught: unknown) => caught);
+    return { error, printed };
+  } finally {
+    mock.timers.reset();
+  }
 }
 
 function failsBy(failure: ProcessFailure, message: RegExp): (error: unknown) => boolean {
@@ -47,31 +73,15 @@ test('a program that does not exist is named', async () => {
 });
 
 test('at the deadline a program ends with everything that it has started', async () => {
-  let background: number | undefined;
-  const running = runToExit('sh', ['-c', 'sleep 1000 & echo $!; wait'], {
-    deadlineMs: 2_000,
-    onLine: (line) => {
-      background = Number(line);
-    },
-  });
-  await assert.rejects(running, failsBy('timeout', /^sh did not end within 2000 ms$/));
-  assert.ok(background !== undefined && background > 1);
-  await untilGone(background);
+  const { error, printed } = await untilDeadline('sleep 1000 & echo $! $$; wait', () => true);
+  failsBy('timeout', /^sh did not end within 2000 ms$/)(error);
+  await untilGone(printed);
 });
 
 test('a program that has left its process group and keeps the pipes open is not waited for', async () => {
-  let detached: number | undefined;
-  const running = runToExit('sh', ['-c', 'setsid sleep 1000 & echo $!'], {
-    deadlineMs: 2_000,
-    onLine: (line) => {
-      detached = Number(line);
-    },
-  });
-  try {
-    await assert.rejects(running, failsBy('timeout', /did not end/));
-  } finally {
-    if (detached !== undefined) process.kill(detached, 'SIGKILL');
-  }
+  const { error, printed } = await untilDeadline('setsid sleep 1000 & echo $! $$', hasEnded);
+  signalProcess(printed, 'SIGKILL');
+  failsBy('timeout', /did not end/)(error);
 });
 
 test('output is bounded', async () => {
@@ -110,8 +120,8 @@ test('a program ends with the process that started it, even when that is killed'
     stdio: ['ignore', 'pipe', 'inherit'],
   });
   const [chunk] = (await once(parent.stdout, 'data')) as [Buffer];
-  const pid = Number(chunk.toString());
-  assert.ok(isRunning(pid));
+  const started = identifyProcess(Number(chunk.toString()));
+  assert.ok(isAlive(started));
   parent.kill('SIGKILL');
-  await untilGone(pid);
+  await untilGone(started);
 });
