@@ -4,13 +4,18 @@ import { once } from 'node:events';
 import { readFile, rm } from 'node:fs/promises';
 import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
-import { after, before, test } from 'node:test';
+import { after, before, mock, test } from 'node:test';
+import { setImmediate as turn } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { run } from '../src/process/index.ts';
 import { serviceTag } from '../src/network/address-plan.ts';
+import { HelperProcess } from '../src/network/netd/helper-process.ts';
 import { Network } from '../src/network/network.ts';
+import { identifyProcess, isAlive, killProcess } from '../src/vmm/process-identity.ts';
+import { SlotPool } from '../src/network/slot-pool.ts';
+import { firstBefore } from './support/first-before.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { NetworkWorld } from './support/network-world.ts';
 
@@ -31,13 +36,9 @@ async function netdPid(): Promise<number> {
   return (await world.network.netdPid()) ?? assert.fail('netd does not run');
 }
 
-async function isAlive(pid: number): Promise<boolean> {
-  return /State:\s+[^ZX]/.test(await readFile(`/proc/${pid}/status`, 'utf8').catch(() => ''));
-}
-
+/** Kills it, and waits until it has ended. */
 async function kill(pid: number): Promise<void> {
-  process.kill(pid, 'SIGKILL');
-  await eventually('it is gone', async () => !(await isAlive(pid)));
+  await killProcess(identifyProcess(pid), 120_000);
 }
 
 async function dial(port: number): Promise<{ socket: Socket; said: () => string }> {
@@ -183,6 +184,37 @@ test('a netd that hangs is replaced, and no old port leads to the next holder of
   await world.reopen();
 });
 
+test('a network is not released while a netd that has hung is being ended', async () => {
+  await world.network.detach();
+  await world.reopen({ netdReplyMs: 1_500 });
+  await using served = await world.guest('stuck');
+  await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+  await world.network.forward('stuck', TCP_8080);
+  const hung = identifyProcess(await netdPid());
+  const [lost, asked] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  firstBefore(HelperProcess.prototype, 'kill', async () => {
+    lost.resolve();
+    await asked.promise;
+  });
+  firstBefore(SlotPool.prototype, 'release', async () => assert.equal(isAlive(hung), false));
+  try {
+    process.kill(hung.pid, 'SIGSTOP');
+    // It is told of another sandbox, and does not answer.
+    await world.network.take('another');
+    await lost.promise;
+    const released = world.network.release('stuck');
+    await turn();
+    asked.resolve();
+    await released;
+  } finally {
+    mock.restoreAll();
+  }
+  await world.network.release('another');
+  // A busy machine may take longer for an answer.
+  await world.network.detach();
+  await world.reopen();
+});
+
 test('a port that another process took while netd was down is published when it is free again', async () => {
   await using served = await world.guest('robbed');
   await served.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
@@ -238,14 +270,14 @@ test('DNS queries are redirected to another port of netd when its former one is 
 test('netd ends with the service, and by itself when its folder goes', async () => {
   const other = await temporaryFolder('releap-netd-');
   const second = await Network.open(world.options({ dir: join(other, 'n'), identity: other, slots: 2 }));
-  const pid = (await second.netdPid()) ?? assert.fail();
+  const left = identifyProcess((await second.netdPid()) ?? assert.fail());
   await second.detach();
-  assert.equal(await isAlive(pid), true);
+  assert.equal(isAlive(left), true);
   await rm(join(other, 'n', 'netd'), { recursive: true });
-  await eventually('it has ended', async () => !(await isAlive(pid)));
+  await eventually('it has ended', () => !isAlive(left));
   const third = await Network.open(world.options({ dir: join(other, 'n'), identity: other, slots: 2 }));
-  const next = (await third.netdPid()) ?? assert.fail();
+  const next = identifyProcess((await third.netdPid()) ?? assert.fail());
   await third.close();
-  assert.equal(await readFile(`/proc/${next}/cmdline`, 'utf8').catch(() => ''), '');
+  assert.equal(isAlive(next), false);
   await rm(other, { recursive: true, force: true });
 });

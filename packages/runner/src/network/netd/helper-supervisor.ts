@@ -65,6 +65,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
   readonly #ping: NodeJS.Timeout;
   #running: Promise<void> | undefined;
   #connection: HelperConnection<Sent, S> | undefined;
+  #isEnding = false;
 
   constructor(options: HelperOptions<Sent, S>) {
     this.#options = options;
@@ -75,6 +76,11 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
   /** Undefined while it does not run. */
   get connection(): HelperConnection<Sent, S> | undefined {
     return this.#connection;
+  }
+
+  /** The last one has lost its connection and is being ended: until `onDead` it may still serve. */
+  get isEnding(): boolean {
+    return this.#isEnding;
   }
 
   get isStopping(): boolean {
@@ -122,6 +128,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
       if (signal.aborted) return;
       // One whose connection is lost may still listen, and it may have hung: only a dead one leads nowhere.
       await process.kill().catch((err: unknown) => log.error({ err }, `${protocol.name} could not be ended`));
+      this.#isEnding = false;
       onDead?.();
       if (performance.now() - began > STEADY_MS) delay = RESTART_DELAY_MS.first;
       const output = await process.lastOutput();
@@ -144,6 +151,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
     }
     const why = await connection.lost;
     this.#connection = undefined;
+    this.#isEnding = true;
     return why;
   }
 

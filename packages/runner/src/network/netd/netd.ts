@@ -168,14 +168,17 @@ export class Netd {
   /** Resolves when nothing leads to its address any more, whatever has become of netd. */
   async remove(vmId: string): Promise<void> {
     if (!this.#sandboxes.delete(vmId)) return;
+    const { connection, isEnding } = this.#helper;
     const dead = this.#dead.promise;
+    let isLost = isEnding;
     try {
-      await this.#helper.connection?.request({ type: 'remove', vm_id: vmId });
+      await connection?.request({ type: 'remove', vm_id: vmId });
     } catch (error) {
       if (!(error instanceof HelperLostError)) throw error;
-      // One that is gone leads nowhere, but one that has hung is only gone when it was killed.
-      if (!this.#helper.isStopping) await dead;
+      isLost = true;
     }
+    // One that is gone leads nowhere, but one that has hung is only gone when it was killed.
+    if (isLost && !this.#helper.isStopping) await dead;
   }
 
   /**
@@ -239,6 +242,8 @@ export class Netd {
     this.#linked.promise.catch(() => undefined);
     this.#linked.reject(new HelperLostError('the runner is ending'));
     await this.#helper.detach();
+    // One that has hung is not ended any more.
+    this.#dead.resolve();
   }
 
   /** Ends netd. */
