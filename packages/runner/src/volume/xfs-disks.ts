@@ -41,13 +41,15 @@ export class XfsDisks {
   /** Mounts the image; creates it, with an empty `data`, if there is none. @throws DiskFullError and others */
   async mount(paths: DiskPaths, sizeGb: number): Promise<void> {
     const { image, mount, data, limbo } = paths;
-    if (await this.isMounted(paths)) return;
-    if (!(await exists(image))) await create(image, sizeGb);
-    await mkdir(mount, { recursive: true, mode: 0o700 });
-    // The device is released with the mount, also after a crash of this process.
-    await run('mount', ['-t', 'xfs', '-o', 'loop,nosuid,nodev,discard', image, mount], {
-      deadlineMs: DEADLINE_MS,
-    });
+    if (!(await this.isMounted(paths))) {
+      if (!(await exists(image))) await create(image, sizeGb);
+      await mkdir(mount, { recursive: true, mode: 0o700 });
+      // The device is released with the mount, also after a crash of this process.
+      await run('mount', ['-t', 'xfs', '-o', 'loop,nosuid,nodev,discard', image, mount], {
+        deadlineMs: DEADLINE_MS,
+      });
+    }
+    // Also of one that was mounted already: a process that was killed may not have come to what follows.
     // Direct I/O: otherwise the host caches the content of files twice. Not all file systems support it.
     const device = await deviceOf(mount);
     if (device !== undefined) {
