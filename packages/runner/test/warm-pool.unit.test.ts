@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
+import { spawn } from 'node:child_process';
+import { after, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { eventually } from '@releap/testing/eventually';
 import { Admission } from '../src/machine/admission.ts';
@@ -11,7 +12,7 @@ import { identifyProcess } from '../src/vmm/process-identity.ts';
 import type { Vm } from '../src/vmm/vm.ts';
 import { quiet as log } from '@releap/testing/logging';
 
-/** A recipe whose VMs are only names, with memory of this process. */
+/** A recipe whose VMs are only names, with the memory of one small process and whatever they are said to hold besides. */
 class FakeRecipe implements Recipe<WaitingVm> {
   readonly name: string;
   readonly least: number;
@@ -22,6 +23,7 @@ class FakeRecipe implements Recipe<WaitingVm> {
   failures = 0;
   /** Whether the process of the next ones is gone. */
   isDead = false;
+  heldBytes = 10 * 2 ** 20;
   readonly #ends: (() => void)[] = [];
 
   constructor(name: string, least: number) {
@@ -42,7 +44,7 @@ class FakeRecipe implements Recipe<WaitingVm> {
       onExit: (listener: () => void) => this.#ends.push(listener),
       detach: () => undefined,
     };
-    return { id, vm: vm as unknown as Vm };
+    return { id, vm: vm as unknown as Vm, heldBytes: this.heldBytes };
   };
 
   remove = async (): Promise<void> => {
@@ -55,7 +57,9 @@ class FakeRecipe implements Recipe<WaitingVm> {
   }
 }
 
-const identity = identifyProcess(process.pid);
+const child = spawn('sleep', ['1000'], { stdio: 'ignore' });
+after(() => void child.kill('SIGKILL'));
+const identity = identifyProcess(child.pid ?? assert.fail());
 
 function open(more: Partial<WarmPoolsOptions> = {}): WarmPools {
   const pools = new WarmPools({
@@ -129,6 +133,8 @@ test('a bounded number is made at a time, and none while the cores are needed', 
 test('all recipes together keep to the memory budget', async () => {
   const [a, b] = [new FakeRecipe('a', 50), new FakeRecipe('b', 50)];
   const budgetMib = 1_000;
+  // The memory of their process depends on others that share its pages: ten fit, and eleven do not, whatever it is.
+  a.heldBytes = b.heldBytes = 92 * 2 ** 20;
   const pools = open({ budgetMib });
   pools.add(a);
   pools.add(b);
