@@ -14,6 +14,7 @@ import {
   zstdCompressSync,
   zstdDecompressSync,
 } from 'node:zlib';
+import { eventually } from '@releap/testing/eventually';
 import { HOST, startInterceptor, VM, type Interceptor } from './support/intercepted.ts';
 
 const TOKEN = `rlps_${'T0kn'.repeat(11).slice(0, 43)}`;
@@ -328,17 +329,21 @@ for (const tls of [true, false])
     });
 
     it('keeps connections on both sides', async () => {
-      const before = world.state.connections;
-      const socket = await world.open(tls);
-      let text = '';
-      socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
-      for (let round = 1; round <= 5; round++) {
-        socket.write(`GET /${round} HTTP/1.1\r\nHost: ${HOST}\r\n\r\n`);
-        while (text.split('HTTP/1.1 200').length <= round) await once(socket, 'data');
-      }
-      socket.destroy();
-      assert.equal(world.received.length, 5);
-      assert.ok(world.state.connections - before <= 1);
+      // Idle ones are closed after four seconds: on a machine that stands still for that long it is tried again.
+      await eventually('one connection for all requests', async () => {
+        const before = world.state.connections;
+        world.received.length = 0;
+        const socket = await world.open(tls);
+        let text = '';
+        socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+        for (let round = 1; round <= 5; round++) {
+          socket.write(`GET /${round} HTTP/1.1\r\nHost: ${HOST}\r\n\r\n`);
+          while (text.split('HTTP/1.1 200').length <= round) await once(socket, 'data');
+        }
+        socket.destroy();
+        assert.equal(world.received.length, 5);
+        return world.state.connections - before <= 1;
+      });
     });
   });
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { randomBytes } from 'node:crypto';
+import { randomBytes, randomInt } from 'node:crypto';
 import type { lookup as dnsLookup } from 'node:dns';
 import { once } from 'node:events';
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http';
@@ -32,8 +32,8 @@ import { targetOf } from '../src/stores/upstream.ts';
 const VM = 'sandbox';
 const quiet = { error: () => undefined, warn: () => undefined, info: () => undefined };
 const AWS_DOMAIN = 's3.us-east-1.amazonaws.com';
-/** Not that of other tests: its endpoint has the port of HTTPS, and this machine may be running another server there. */
-const AWS_ADDRESS = '127.86.51.3';
+/** Not that of other tests, or of another run: its endpoint has the port of HTTPS, and this machine may be running servers there. */
+const AWS_ADDRESS = `127.${[1, 2, 3].map(() => randomInt(1, 255)).join('.')}`;
 /** Leads every name to this machine. */
 const lookup = ((name: string, options: { all?: boolean }, done: (...found: unknown[]) => void) => {
   const address = name.endsWith(AWS_DOMAIN) ? AWS_ADDRESS : '127.0.0.1';
