@@ -79,10 +79,13 @@ func TestWhatACommitHasReadIsOnTheDisk(t *testing.T) {
 	write(t, filepath.Join(h.data, "a"), noise(3, 3<<20))
 	path := filepath.Join(h.data, "log")
 	write(t, path, nil)
-	stop, stopped := make(chan struct{}), make(chan error)
+	begun, stop, stopped := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		file, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
 		for line := 0; err == nil; line++ {
+			if line == 1 {
+				close(begun)
+			}
 			select {
 			case <-stop:
 				stopped <- file.Close()
@@ -93,6 +96,12 @@ func TestWhatACommitHasReadIsOnTheDisk(t *testing.T) {
 		}
 		stopped <- err
 	}()
+	// A busy machine may let a whole commit go by before the first line.
+	select {
+	case <-begun:
+	case err := <-stopped:
+		t.Fatal(err)
+	}
 	result := h.commit()
 	close(stop)
 	must(t, <-stopped)
@@ -102,7 +111,7 @@ func TestWhatACommitHasReadIsOnTheDisk(t *testing.T) {
 	other.checkout(store, root)
 	committed, found := read(t, filepath.Join(other.data, "log")), read(t, path)
 	if committed == "" {
-		t.Fatal("nothing was written during the commit")
+		t.Fatal("the commit has nothing of what was written")
 	}
 	if !strings.HasPrefix(found, committed) {
 		t.Errorf("the commit has %d bytes, which are not the first of the %d on the disk", len(committed), len(found))

@@ -3,6 +3,7 @@ package serve
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -17,13 +18,16 @@ import (
 	"releap/host/internal/hosttest"
 )
 
-const create = `{"id":1,"create_slot":{"netns":"rl0badcafe-7","veth":"rl0badcafev7","veth_mac":"02:72:6d:00:00:07",` +
+// tag is that of a service. Network namespaces are named for the whole machine, on which another run may be testing too.
+var tag = fmt.Sprintf("rl%08x", os.Getpid())
+
+var create = `{"id":1,"create_slot":{"netns":"` + tag + `-7","veth":"` + tag + `v7","veth_mac":"02:72:6d:00:00:07",` +
 	`"uplink":"up0","uplink_mac":"02:72:6e:00:00:07","host_address":"100.64.0.11","service_address":"100.64.0.1",` +
 	`"tap":"tap0","tap_mac":"02:72:6c:00:00:01","uid":1879048199,"gateway":"172.16.0.1/30","guest_ip":"172.16.0.2",` +
 	`"guest_mac":"02:72:6c:00:00:02","mtu":1500,"sysctls":[{"name":"ipv4/ip_forward","value":"1"}],` +
 	`"rules":"table inet sandbox {\nchain c {\ntype filter hook input priority filter; policy drop\n}\n}"}}`
 
-const destroy = `{"id":2,"destroy_slot":{"netns":"rl0badcafe-7","veth":"rl0badcafev7","host_address":"100.64.0.11"}}`
+var destroy = `{"id":2,"destroy_slot":{"netns":"` + tag + `-7","veth":"` + tag + `v7","host_address":"100.64.0.11"}}`
 
 // serveTest is the program that serves: the test's own, started again.
 const serveTest = "SERVE_TEST"
@@ -104,7 +108,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-const space = "/run/netns/rl0badcafe-7"
+var space = "/run/netns/" + tag + "-7"
 
 func TestASlotIsMadeAndRemovedAndRemovingItAgainDoesNothing(t *testing.T) {
 	s := start(t)
@@ -184,8 +188,8 @@ func TestWhatIsNoRequestEndsIt(t *testing.T) {
 	for _, line := range []string{
 		"", "null", "[]", "{}", `{"id":1}`, `{"id":0,` + destroy[8:], destroy + destroy, destroy + " x",
 		strings.Replace(destroy, `"netns"`, `"more":1,"netns"`, 1),
-		strings.Replace(destroy, "rl0badcafe-7", "../../etc/passwd", 1),
-		strings.Replace(destroy, "rl0badcafev7", "eth0", 1),
+		strings.Replace(destroy, tag+"-7", "../../etc/passwd", 1),
+		strings.Replace(destroy, tag+"v7", "eth0", 1),
 		strings.Replace(destroy, "100.64.0.11", "::1", 1),
 		strings.Replace(create, "ipv4/ip_forward", "ipv4/../../kernel/core_pattern", 1),
 		strings.Replace(create, "ipv4/ip_forward", "core/rmem_max", 1),
