@@ -26,6 +26,7 @@ type probe struct {
 	Parts int    `json:"parts"`
 	// Of a flood, a query or a raw packet.
 	Count    int    `json:"count"`
+	Most     int    `json:"most"`
 	Name     string `json:"name"`
 	Protocol int    `json:"protocol"`
 }
@@ -61,7 +62,7 @@ func run(p probe) string {
 	case "raw":
 		return raw(p.To, p.Protocol, payload)
 	case "flood":
-		return flood(p.To, p.Count)
+		return flood(p.To, p.Count, p.Most)
 	case "dns-flood":
 		return queryFlood(p.To, p.Count)
 	}
@@ -120,7 +121,7 @@ func datagram(to string, payload []byte) string {
 		return outcome(err)
 	}
 	defer connection.Close()
-	_ = connection.SetDeadline(time.Now().Add(2 * time.Second))
+	_ = connection.SetDeadline(time.Now().Add(patience))
 	if _, err := connection.Write(payload); err != nil {
 		return outcome(err)
 	}
@@ -231,8 +232,8 @@ func queryFlood(to string, count int) string {
 	return "sent"
 }
 
-// flood opens connections that say nothing, and tells how many of them are open after a second.
-func flood(to string, count int) string {
+// flood opens connections that say nothing, waits until no more than `most` of them are open, and tells how many those are.
+func flood(to string, count, most int) string {
 	connections := make(chan net.Conn, count)
 	for index := 0; index < count; index++ {
 		go func() {
@@ -243,21 +244,25 @@ func flood(to string, count int) string {
 			connections <- connection
 		}()
 	}
-	open := 0
 	var made []net.Conn
 	for index := 0; index < count; index++ {
 		if connection := <-connections; connection != nil {
 			made = append(made, connection)
+			defer connection.Close()
 		}
 	}
-	time.Sleep(time.Second)
-	for _, connection := range made {
-		_ = connection.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-		_, err := connection.Read(make([]byte, 1))
-		if err != nil && outcome(err) == "timeout" {
-			open++
+	// The proxy resets those that are too many when it has accepted them, some time after their handshake.
+	for end := time.Now().Add(patience); ; {
+		var open []net.Conn
+		for _, connection := range made {
+			_ = connection.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			if _, err := connection.Read(make([]byte, 1)); err != nil && outcome(err) == "timeout" {
+				open = append(open, connection)
+			}
 		}
-		_ = connection.Close()
+		made = open
+		if len(made) <= most || time.Now().After(end) {
+			return fmt.Sprintf("open %d", len(made))
+		}
 	}
-	return fmt.Sprintf("open %d", open)
 }
