@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import type { SandboxSpec } from '@releap/contract';
 import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { isAlive, type ProcessIdentity } from '../src/vmm/process-identity.ts';
 import { BUILD_DIR } from './support/machines.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { vmFacts } from './support/runner-process.ts';
@@ -90,29 +91,21 @@ before(async () => {
 });
 after(async () => await runner.dispose());
 
-/** Pids of the servers of a sandbox's volumes, in the order of the volumes. */
-async function servers(vmId: string): Promise<number[]> {
+/** Servers of a sandbox's volumes, in the order of the volumes. */
+async function servers(vmId: string): Promise<ProcessIdentity[]> {
   const record = JSON.parse(await readFile(join(home, 'vms', vmId, 'vm.json'), 'utf8')) as {
-    shares: { process: { pid: number } }[];
+    shares: { process: ProcessIdentity }[];
   };
-  return record.shares.map(({ process: { pid } }) => pid);
+  return record.shares.map((share) => share.process);
 }
 
 /** The process that hostd waits for; each of its threads may have started it. */
-function serverBelow(pid: number): number {
+function serverBelow({ pid }: ProcessIdentity): number {
   const children = readdirSync(`/proc/${pid}/task`).map((thread) =>
     readFileSync(`/proc/${pid}/task/${thread}/children`, 'utf8').trim(),
   );
   return Number(children.join(''));
 }
-
-const isGone = (pid: number): boolean => {
-  try {
-    return readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ');
-  } catch {
-    return true;
-  }
-};
 
 describe('a volume', () => {
   // Those of the other tests run with parts that came after their runner had started.
@@ -205,8 +198,8 @@ print(one.execute('select count(*), sum(x) from t').fetchone())
 
   it('is served by a process that reaches nothing but the folder', async () => {
     const found = new Set<number>();
-    for (const pid of [...(await servers(ONE)), ...(await servers(TWO))]) {
-      const server = serverBelow(pid);
+    for (const share of [...(await servers(ONE)), ...(await servers(TWO))]) {
+      const server = serverBelow(share);
       assert.deepEqual(readdirSync(`/proc/${server}/root`).sort(), ['data', 'proc', 'vmm']);
       const { uid } = await stat(`/proc/${server}`);
       assert.ok(uid >= 0x8000_0000);
@@ -219,7 +212,8 @@ print(one.execute('select count(*), sum(x) from t').fetchone())
     }
     assert.equal(found.size, 4, 'each has users of its own');
     const [, part] = await servers(TWO);
-    const seen = readdirSync(`/proc/${serverBelow(part ?? 0)}/root/data`);
+    assert.ok(part);
+    const seen = readdirSync(`/proc/${serverBelow(part)}/root/data`);
     assert.deepEqual(seen, ['mine']);
   });
 
@@ -275,7 +269,8 @@ describe('the end of a process', () => {
 
   it('of a server: its sandbox ends, and has the volume again when it is started', async () => {
     await runner.sh(ONE, 'echo durable > /data/durable; sync /data/durable');
-    const [first = 0, second = 0] = await servers(ONE);
+    const [first, second] = await servers(ONE);
+    assert.ok(first && second);
     const waits = runner
       .sh(ONE, 'while :; do cat /data/durable > /dev/null || exit 0; done')
       .catch(() => undefined);
@@ -283,7 +278,7 @@ describe('the end of a process', () => {
     const { error } = await runner.reported(2, 'stopped', { of: ONE });
     assert.match(error ?? '', /no longer serves one of its volumes/);
     await waits;
-    assert.ok(isGone(second));
+    assert.equal(isAlive(second), false);
     assert.equal(await runner.sh(TWO, 'cat /shared/durable'), 'durable\n');
     runner.want(ONE, 3, 'running', { spec: WITH_DEBIAN });
     await runner.reported(3, 'running', { of: ONE });
@@ -292,18 +287,18 @@ describe('the end of a process', () => {
 
   it('of a VMM: its servers end, and the volume has what was written', async () => {
     await runner.sh(TWO, 'echo last > /shared/last');
-    const pids = await servers(TWO);
+    const shares = await servers(TWO);
     process.kill((await vmFacts(home, TWO)).pid, 'SIGKILL');
     await assert.rejects(runner.reported(1, 'deleted', { of: TWO }), /failed/);
-    for (const pid of pids) assert.ok(isGone(pid));
+    for (const share of shares) assert.equal(isAlive(share), false);
     assert.equal(await runner.sh(ONE, 'cat /data/last'), 'last\n');
   });
 
   it('of a sandbox: nothing of it is left, and its volumes are', async () => {
-    const pids = await servers(ONE);
+    const shares = await servers(ONE);
     runner.want(ONE, 4, 'deleted', { spec: WITH_DEBIAN });
     await runner.reported(4, 'deleted', { of: ONE });
-    for (const pid of pids) assert.ok(isGone(pid));
+    for (const share of shares) assert.equal(isAlive(share), false);
     const { mount } = runner.volumes.paths(OTHER);
     assert.ok(!readFileSync('/proc/self/mounts', 'utf8').includes(mount));
     const { data } = await runner.volumes.open(OTHER, 'the test');
