@@ -21,6 +21,9 @@ const ZONE: Record<string, string> = {
 };
 const GREETING = 'internet 203.0.113.1\n';
 const RESET = { error: 'ECONNRESET' };
+/** Added to the number of a service's block of addresses, of so many. */
+const MARK = 0x3000;
+const BLOCKS = 4096;
 
 let world: NetworkWorld;
 let guest: Namespace;
@@ -187,26 +190,28 @@ test('a start removes the routing of services that were killed, and keeps that o
     [...(await run('ip', ['rule', 'show'])).matchAll(/fwmark (0x3[0-9a-f]{3}) lookup/g)].map(
       ([, mark]) => mark ?? '',
     );
-  const [own] = await rules();
+  const own = Number((await rules())[0]) - MARK;
   // A killed runner of the same home, whose block was lost with its folder.
   await world.network.detach();
   await rm(join(world.home, 'network'), { recursive: true });
   // Another service, whose bridge is there, and one of which only this is left.
-  const [other, gone] = ['0x3abc', '0x3abd'];
+  const [other, gone] = [own + 1, own + 2].map((block) => block % BLOCKS) as [number, number];
   await run('ip', ['link', 'add', 'rl01234567br', 'type', 'bridge']);
-  await run('ip', ['address', 'add', '100.106.240.1/22', 'dev', 'rl01234567br']);
-  for (const mark of [other, gone]) {
-    const table = String(0x726c_0000 + Number(mark) - 0x3000);
-    await run('ip', ['rule', 'add', 'fwmark', mark, 'lookup', table, 'priority', '32000']);
+  const address = `100.${64 + (other >> 6)}.${(other & 63) * 4}.1/22`;
+  await run('ip', ['address', 'add', address, 'dev', 'rl01234567br']);
+  for (const block of [other, gone]) {
+    const table = String(0x726c_0000 + block);
+    await run('ip', ['rule', 'add', 'fwmark', String(MARK + block), 'lookup', table, 'priority', '32000']);
     await run('ip', ['route', 'add', 'local', 'default', 'dev', 'lo', 'table', table]);
   }
-  await world.reopen({ range: '100.64.0.0/16' });
-  const found = await rules();
+  // Where none of these blocks is.
+  await world.reopen({ range: `100.${64 + (((own >> 6) + 32) % 64)}.0.0/16` });
+  const found = (await rules()).map((mark) => Number(mark) - MARK);
   assert.equal(found.length, 2, found.join());
-  assert.ok(found.includes(other) && !found.includes(gone) && !found.includes(own ?? ''), found.join());
+  assert.ok(found.includes(other) && !found.includes(gone) && !found.includes(own), found.join());
   const routes = await run('ip', ['route', 'show', 'table', 'all']);
   assert.equal(routes.match(/local default/g)?.length, 2, routes);
   await world.network.close();
-  assert.deepEqual(await rules(), [other]);
+  assert.deepEqual(await rules(), [`0x${(MARK + other).toString(16)}`]);
   await world.reopen();
 });
