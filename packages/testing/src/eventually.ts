@@ -14,7 +14,7 @@ export async function eventually<T>(
   attempt: () => Promise<T | undefined | false> | T | undefined | false,
   deadlineMs = DEADLINE_MS,
 ): Promise<T> {
-  const end = Date.now() + deadlineMs;
+  const end = performance.now() + deadlineMs;
   for (let pause = PAUSE_MS.first; ; pause = Math.min(pause * 1.3, PAUSE_MS.longest)) {
     let failure: unknown;
     try {
@@ -23,7 +23,7 @@ export async function eventually<T>(
     } catch (error) {
       failure = error;
     }
-    if (Date.now() > end) throw new Error(`never: ${what}`, { cause: failure });
+    if (performance.now() > end) throw new Error(`never: ${what}`, { cause: failure });
     await sleep(pause);
   }
 }

@@ -165,14 +165,16 @@ for (const signal of ['SIGTERM', 'SIGINT'] as const)
     let output = '';
     run.stdout.on('data', (chunk: Buffer) => (output += chunk.toString()));
     const owner = ownerOf(run.pid ?? 0) ?? '';
-    const left = async (): Promise<string[]> => [
-      ...(await readdir(TMPFS)).filter((name) => name.startsWith(`releap-pg-${owner}-`)),
-      ...(await readdir(folder)),
-    ];
-    // Its folder and that of its PostgreSQL.
+    /** Its folder, and that of its PostgreSQL, which is in there where the folder in memory has too little space. */
+    const left = async (): Promise<string[]> => {
+      const runs = await readdir(folder);
+      const inside = await Promise.all(runs.map((name) => readdir(path.join(folder, name)).catch(() => [])));
+      const others = [...(await readdir(TMPFS)), ...inside.flat()];
+      return [...runs, ...others.filter((name) => name.startsWith(`releap-pg-${owner}-`))];
+    };
     await until(async () => (await left()).length > 1);
     run.kill(signal);
-    const [code] = (await once(run, 'exit')) as [number];
+    const [code] = (await once(run, 'close')) as [number];
     assert.equal(code, 130);
     assert.match(output, /interrupted/);
     assert.deepEqual(await left(), []);

@@ -6,6 +6,7 @@ import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { until } from '@releap/testing/eventually';
 import { CpuTime } from '@releap/testing/run/cpu-time';
 import { inOrder, type TestFile } from '@releap/testing/run/files';
 import { runFile } from '@releap/testing/run/node-tests';
@@ -58,16 +59,22 @@ describe('processor time', () => {
     // To ask takes the system's time rather than the user's.
     const used = 'const used = () => process.cpuUsage().user + process.cpuUsage().system;';
     const work = `${used} const end = used() + 400_000; while (used() < end);`;
+    // Both stay until they were seen.
+    const stay = `process.stdin.resume();`;
     const long = path.join(repository, 'long.test.mjs');
-    await writeFile(long, work);
+    await writeFile(long, `${work} ${stay}`);
     const short = path.join(repository, 'short.test.mjs');
     await writeFile(
       short,
       `import { spawnSync } from 'node:child_process';
-      for (let i = 0; i < 3; i++) spawnSync(process.execPath, ['-e', ${JSON.stringify(work)}]);`,
+      for (let i = 0; i < 3; i++) spawnSync(process.execPath, ['-e', ${JSON.stringify(work)}]);
+      ${stay}`,
     );
     const cpu = new CpuTime([long, short]);
-    await Promise.all([long, short].map((file) => promisify(execFile)(process.execPath, [file])));
+    const running = [long, short].map((file) => promisify(execFile)(process.execPath, [file]));
+    await until(() => [long, short].every((file) => cpu.report(repository).includes(file)));
+    for (const { child } of running) child.stdin?.end();
+    await Promise.all(running);
     cpu.stop();
     assert.match(cpu.report(repository), /processor time: \d/);
     const written = await readFile(path.join(repository, 'build/test-cpu.json'), 'utf8');
