@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { availableParallelism } from 'node:os';
 import { after, before, describe, test } from 'node:test';
+import { isDeepStrictEqual } from 'node:util';
 import type { SandboxUsage, UsageHistory, UsageReport } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
@@ -171,24 +172,24 @@ describe('a sandbox from a built-in image, over the REST API', () => {
   });
 
   test('what it has used is in its history and in the report of the project after its end', async () => {
-    const item = await eventually('its use is reported', async () => {
-      const { body } = await service.call<UsageReport>('GET', '/usage/report?resolution=d');
-      const mine = body.items.filter((one) => one.sandbox_id === vm.id);
-      const whole = mine.reduce((sum, one) => sum + one.net_tx_bytes, 0);
-      return whole >= used.net_tx_bytes ? mine : undefined;
-    });
     const sum = (list: readonly object[], name: string): number =>
       list.reduce((total, one) => total + Number((one as Record<string, unknown>)[name]), 0);
-    const { body } = await service.call<UsageHistory>('GET', `/vms/${vm.id}/usage/history`);
+    const periods = async () =>
+      (await service.call<UsageHistory>('GET', `/vms/${vm.id}/usage/history`)).body.periods;
+    // The host sends its use piece by piece, the last one after its end: none may come between what is compared.
+    const [item, minutes] = await eventually('its use is reported', async () => {
+      const before = await periods();
+      const { body } = await service.call<UsageReport>('GET', '/usage/report?resolution=d');
+      const mine = body.items.filter((one) => one.sandbox_id === vm.id);
+      const isWhole = sum(mine, 'net_tx_bytes') >= used.net_tx_bytes;
+      return isWhole && isDeepStrictEqual(await periods(), before) && ([mine, before] as const);
+    });
     for (const name of ['cpu_core_s', 'disk_write_bytes', 'net_rx_bytes', 'net_tx_bytes', 'duration_ms']) {
       const total = sum(item, name);
       assert.ok(total >= Number(used[name as keyof SandboxUsage]), `${name} ${total}`);
-      assert.ok(
-        Math.abs(sum(body.periods, name) - total) < 1e-3,
-        `${name}: minutes add up to hours and days`,
-      );
+      assert.ok(Math.abs(sum(minutes, name) - total) < 1e-3, `${name}: minutes add up to hours and days`);
     }
-    assert.ok(body.periods.every((period) => period.duration_ms > 0 && period.duration_ms <= 60_000));
+    assert.ok(minutes.every((period) => period.duration_ms > 0 && period.duration_ms <= 60_000));
     assert.ok(sum(item, 'mem_gib_h') > 0);
     assert.equal(item[0]?.name, 'first');
     assert.equal((await service.call('GET', `/vms/${vm.id}/usage`)).status, 404);

@@ -3,6 +3,7 @@ import { readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { isDeepStrictEqual } from 'node:util';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type {
   SandboxRecord,
@@ -331,9 +332,14 @@ describe('forks and snapshots, through the API', () => {
     const most = live.duration_ms + Date.now() - Date.parse(live.at);
     const total = ({ periods }: UsageHistory, name: 'duration_ms' | 'cpu_core_s'): number =>
       periods.reduce((sum, period) => sum + period[name], 0);
-    const minutes = await eventually('the end of it is recorded', async () => {
-      const history = await get<UsageHistory>(`/vms/${ephemeral}/usage/history`);
-      return total(history, 'duration_ms') >= live.duration_ms && history;
+    const history = (resolution: 'm' | 'h') =>
+      get<UsageHistory>(`/vms/${ephemeral}/usage/history?resolution=${resolution}`);
+    // The last piece comes after its end: none may come between what is compared.
+    const [minutes, hours] = await eventually('the end of it is recorded', async () => {
+      const before = await history('m');
+      const all = await history('h');
+      const isWhole = total(before, 'duration_ms') >= live.duration_ms;
+      return isWhole && isDeepStrictEqual(await history('m'), before) && ([before, all] as const);
     });
     const recorded = total(minutes, 'duration_ms');
     assert.ok(recorded <= most * 1.01, `${recorded} ms were recorded of at most ${most}`);
@@ -341,7 +347,6 @@ describe('forks and snapshots, through the API', () => {
     assert.ok(cpu >= live.cpu_core_s && cpu < live.cpu_core_s * 1.5, `${cpu} of ${live.cpu_core_s}`);
     for (const { duration_ms: ms } of minutes.periods)
       assert.ok(ms > 0 && ms <= 60_600, `${ms} ms in a minute`);
-    const hours = await get<UsageHistory>(`/vms/${ephemeral}/usage/history?resolution=h`);
     assert.ok(Math.abs(total(hours, 'cpu_core_s') - cpu) < 1e-3);
     assert.equal(total(hours, 'duration_ms'), recorded);
   });
