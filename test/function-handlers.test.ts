@@ -136,10 +136,10 @@ describe('handlers in instances', () => {
       const found = stats.functions.find(({ name, succeeded }) => name === 'sum-python' && succeeded >= 2);
       return found && { numbers: found, cost: stats.billed_credits };
     });
-    assert.deepEqual(
-      [numbers.total - numbers.shed, numbers.succeeded, numbers.cold, numbers.warm],
-      [2, 2, 1, 1],
-    );
+    assert.deepEqual([numbers.total - numbers.shed, numbers.succeeded], [2, 2]);
+    assert.equal(numbers.cold + numbers.warm, 2);
+    // What a call has started that did not wait for it may run by the next one.
+    if (numbers.shed === 0) assert.equal(numbers.cold, 1);
     assert.ok(numbers.sum_ms > 0);
     assert.ok(Number(cost) > 0);
   });

@@ -25,7 +25,9 @@ const ended = (id: string) =>
   });
 
 test('a spawn of a function that does not run starts an instance, and has the result of its handler', async () => {
+  let spawns = 0;
   const found = await eventually('a spawn that finds capacity in time', async () => {
+    spawns += 1;
     const { status, body } = await service.call<{ invocation_id: string }>('POST', `/fns/${NAME}/spawn`, {
       n: 12345,
     });
@@ -35,9 +37,11 @@ test('a spawn of a function that does not run starts an instance, and has the re
     return one.status !== 'shed' && one;
   });
   assert.deepEqual(
-    [found.status, found.result, found.cold, found.version, found.error],
-    ['succeeded', { n: 12345 }, true, 1, null],
+    [found.status, found.result, found.version, found.error],
+    ['succeeded', { n: 12345 }, 1, null],
   );
+  // What an earlier one has started, and did not wait for, may run by now.
+  if (spawns === 1) assert.equal(found.cold, true);
 });
 
 test('a map runs each payload once, on an instance that runs already', async () => {
