@@ -62,8 +62,8 @@ describe('a service that is started once on an empty database, and then on its o
 
   it('has every persistent byte, for its runner belongs to another deployment and touches nothing', async () => {
     const child = service.spawn({ DATABASE_URL: await emptyDatabase() });
-    await eventually('a refusal', () => /belongs to deployment/.test(service.output));
     const exited = once(child, 'exit');
+    await eventually('a refusal', () => /belongs to deployment/.test(service.output));
     child.kill('SIGTERM');
     await exited;
     assert.equal(await digests(kept), disks);

@@ -5,6 +5,7 @@ import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { eventually } from '@releap/testing/eventually';
 import { leftovers } from '@releap/testing/leftovers';
 import { processStatus } from '@releap/testing/processes';
 import { type Service, uuidOf } from '@releap/testing/service';
@@ -197,11 +198,11 @@ describe('a hostile sandbox', () => {
     const at = performance.now();
     const cpu = await used();
     await sleep(2_000);
+    await eventually('the loops run', async () => (await used()) - cpu > 0.1);
     const cores = (await used()) - cpu;
     const seconds = (performance.now() - at) / 1000;
     await sh('kill $(cat /loops)');
     assert.ok(cores / seconds <= 1.1, `${cores / seconds} cores`);
-    assert.ok(cores / seconds > 0.05, 'the loops did not run');
   });
 
   test('never sees the API key or its own access token', async () => {

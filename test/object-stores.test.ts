@@ -336,9 +336,12 @@ describe('mounted object stores', () => {
       JSON.stringify(refused.body),
     );
     assert.equal(await ok('cd /mnt/models && cat later full quota'), 'later\nfull\nquota\n');
-    const { body: console } = await service.call<string>('GET', `/vms/${id}/logs`);
-    for (const said of [/later.*(SlowDown|503)/, /full.*(InsufficientStorage|507)/, /quota.*(Quota|403)/])
-      assert.match(JSON.stringify(console), said);
+    await eventually('the reasons in the log', async () => {
+      const { body: console } = await service.call<string>('GET', `/vms/${id}/logs`);
+      for (const said of [/later.*(SlowDown|503)/, /full.*(InsufficientStorage|507)/, /quota.*(Quota|403)/])
+        assert.match(JSON.stringify(console), said);
+      return true;
+    });
     faults.mode = 'busy';
     if (isNightly()) {
       await eventually('a list that fails', async () => (await run('ls /mnt/models/dir')).code !== 0);

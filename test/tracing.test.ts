@@ -41,9 +41,12 @@ test('one trace leads from POST /vms over its placement and its start by the run
   const start = await find('releap-runner', 'start micro-VM');
   const ready = await find('releap-runner', 'guest until ready');
   assert.deepEqual([start.parentId, ready.parentId], [reconcile.spanId, start.spanId]);
-  const log = await readFile(path.join(service.home, 'log', 'runner.log'), 'utf8');
-  const line = log.split('\n').find((one) => one.includes('"sandbox runs"'));
-  const { trace_id, span_id } = JSON.parse(line ?? '{}') as Record<string, string>;
+  // The supervisor writes what the runner logs.
+  const { trace_id, span_id } = await eventually('the line of the start in the log', async () => {
+    const log = await readFile(path.join(service.home, 'log', 'runner.log'), 'utf8');
+    const line = log.split('\n').find((one) => one.includes('"sandbox runs"'));
+    return line !== undefined && (JSON.parse(line) as Record<string, string>);
+  });
   assert.deepEqual([trace_id, span_id], [TRACE, start.spanId]);
 
   // A request to the toolbox: gateway, its question to the control plane, and the runner.

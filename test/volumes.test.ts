@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdir, readFile, readlink, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { eventually } from '@releap/testing/eventually';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
@@ -46,7 +47,8 @@ describe('volumes, with rlp', () => {
     const away = await rlp(['volume', 'cp', 'data:a/b/away/passwd', '-']);
     assert.deepEqual([away.code, away.stdout], [1, '']);
     assert.match(away.stderr, /leads out of the volume/);
-    assert.equal(await output(['ps', '-aq']), '');
+    // A sandbox that is being deleted is listed until it is gone, and `run --rm` does not wait for that.
+    await eventually('no sandbox is left', async () => (await output(['ps', '-aq'])) === '');
   });
 
   test('go back to an earlier commit, and not while a sandbox has them', async () => {
