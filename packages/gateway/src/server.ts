@@ -81,6 +81,8 @@ export interface GatewayOptions {
 
 /** How often it is looked whether all has ended. */
 const DRAIN_POLL_MS = 200;
+/** Longer than load balancers and clients keep an idle connection: one of them may send a request while it is closed here. */
+const KEEP_ALIVE_MS = 75_000;
 
 /** Of functions, beside those of `kinds`. */
 const FUNCTION_KINDS = ['function', 'function-instance'];
@@ -162,6 +164,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     headersTimeout: limits.headerMs,
     // A body may take any time while bytes arrive; `uploadIdleMs` bounds the time without any.
     requestTimeout: 0,
+    keepAliveTimeout: KEEP_ALIVE_MS,
     // Detects clients that disappeared without closing the connection during a long response.
     keepAlive: true,
     keepAliveInitialDelay: 30_000,

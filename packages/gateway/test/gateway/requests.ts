@@ -41,6 +41,11 @@ test('a request reaches the runner under its own path, with the token for its sa
   assert.ok(!JSON.stringify(request?.rawHeaders).includes(key));
 });
 
+test('an idle connection is kept longer than load balancers and clients keep it', async () => {
+  const { headers } = await call(`/toolbox/${running}/x`);
+  assert.equal(headers.get('keep-alive'), 'timeout=75');
+});
+
 test('the access token of the sandbox opens it as well', async () => {
   assert.equal((await call(`/toolbox/${running}/x`, {}, accessToken)).status, 200);
 });
