@@ -12,7 +12,7 @@ import { sharedText } from '@releap/testing/callers';
 import { eventually } from '@releap/testing/eventually';
 import type { Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
-import { startChromium } from './support/chromium.ts';
+import { DEADLINE_MS, startChromium } from './support/chromium.ts';
 
 /** Open to the host's addresses; on loopback only; not listened on. */
 const OPEN = 8080;
@@ -149,6 +149,7 @@ describe('previews of a sandbox, as curl and a browser see them', () => {
     const chromium = await startChromium();
     try {
       const context = await chromium.newContext();
+      context.setDefaultTimeout(DEADLINE_MS);
       const page = await context.newPage();
       await page.goto(signed);
       assert.equal(await page.textContent('#seen'), `cookie() ${clean}`);

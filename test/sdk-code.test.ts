@@ -150,7 +150,7 @@ test('logs, terminals and interpreters are reached where WebSockets cannot have 
   const script = join(import.meta.dirname, 'support/sdk-serverless.ts');
   const { stdout } = await promisify(execFile)(process.execPath, [script, sandbox.id], {
     env: { ...process.env, DAYTONA_API_KEY, DAYTONA_API_URL, VERCEL: '1' },
-    timeout: 120_000,
+    timeout: 300_000,
   });
   assert.deepEqual(JSON.parse(stdout), {
     log: ['', 'err', 'out'],
