@@ -106,6 +106,8 @@ export function createWorker(options: WorkerOptions): Worker {
   const recorder = createRecorder(database.pool, prices, log);
   /** By invocation; of one that was lost and leased again, the newest attempt. */
   const running = new Map<string, Running>();
+  /** Settles with the renewals of leases that are under way. */
+  let renewing: Promise<unknown> = Promise.resolve();
   const perFunction = new Map<string, number>();
   const inFlight = new InFlight(window);
   const { places } = inFlight;
@@ -209,7 +211,8 @@ export function createWorker(options: WorkerOptions): Worker {
     });
   }
 
-  async function run({ invocation, controller }: Running): Promise<void> {
+  async function run(one: Running): Promise<void> {
+    const { invocation, controller } = one;
     const { signal } = controller;
     const outcome = await perform(invocation, signal).catch(
       // The database or the keys are not available: nothing was sent.
@@ -233,6 +236,9 @@ export function createWorker(options: WorkerOptions): Worker {
         { invocation: invocation.id, attempt: invocation.attempt, reason: outcome.error },
         'an invocation is retried',
       );
+      // No renewal of its lease may follow on the time of the next attempt.
+      if (running.get(invocation.id) === one) running.delete(invocation.id);
+      await renewing;
       const wait = stop.signal.aborted ? 0 : Math.min(RETRY_MAX_MS, retryMs * 2 ** (invocation.attempt - 1));
       await INVOCATIONS.renew(database.pool, [invocation], wait);
     }
@@ -343,11 +349,13 @@ export function createWorker(options: WorkerOptions): Worker {
     },
     async renewLeases() {
       const renewed = [...running.values()];
-      const owned = await INVOCATIONS.renew(
+      const renewal = INVOCATIONS.renew(
         database.pool,
         renewed.map(({ invocation }) => invocation),
         leaseMs,
       );
+      renewing = Promise.allSettled([renewing, renewal]);
+      const owned = await renewal;
       for (const one of renewed) {
         const { invocation, controller } = one;
         // One that has ended meanwhile is not running any more.
