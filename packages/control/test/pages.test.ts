@@ -3,7 +3,8 @@ import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { testKeys } from '@releap/testing/keys';
 import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
-import { create, type Caller } from '@releap/testing/world';
+import { create, host, until, type Caller } from '@releap/testing/world';
+import { startScriptedGateway, type ScriptedGateway } from './support/scripted-gateway.ts';
 
 type Ask = (path: string) => ReturnType<Caller>;
 
@@ -11,19 +12,33 @@ describe('lists in pages', () => {
   const keys = testKeys();
   let world: SignedInWorld;
   let ada: Person;
+  let gateway: ScriptedGateway;
   before(async () => {
-    world = await startSignedInWorld({ keys });
+    gateway = await startScriptedGateway();
+    world = await startSignedInWorld({
+      keys,
+      region: { id: 'here', toolboxProxyUrl: gateway.toolboxUrl, previewUrl: 'https://preview.test' },
+    });
     ada = await world.as('ada');
   });
-  after(() => world[Symbol.asyncDispose]());
+  after(async () => {
+    await world[Symbol.asyncDispose]();
+    await gateway[Symbol.asyncDispose]();
+  });
 
-  /** Reads the list as a whole and in pages of each size: the same items in the same order. @returns how many */
-  async function pagesOf(ask: Ask, path: string, items: string): Promise<number> {
+  /**
+   * Reads the list as a whole and in pages of each size: the same items in the same order.
+   * @param varies a field that changes between two reads
+   * @returns how many
+   */
+  async function pagesOf(ask: Ask, path: string, items: string, varies?: string): Promise<number> {
+    const constant = (body: Record<string, unknown>): unknown[] =>
+      (body[items] as object[]).map((item) => (varies === undefined ? item : { ...item, [varies]: '' }));
     const separator = path.includes('?') ? '&' : '?';
     const whole = await ask(path);
     assert.equal(whole.status, 200, `${path}: ${whole.text}`);
     assert.ok(!('next_cursor' in whole.body), path);
-    const expected = whole.body[items] as unknown[];
+    const expected = constant(whole.body);
     for (const limit of [1, 2, 100]) {
       const found: unknown[] = [];
       let cursor: string | null = null;
@@ -31,7 +46,7 @@ describe('lists in pages', () => {
         const after = cursor === null ? '' : `&cursor=${encodeURIComponent(cursor)}`;
         const page = await ask(`${path}${separator}limit=${limit}${after}`);
         assert.equal(page.status, 200, `${path}: ${page.text}`);
-        const rows = page.body[items] as unknown[];
+        const rows = constant(page.body);
         assert.ok(rows.length <= limit, path);
         found.push(...rows);
         cursor = page.body.next_cursor as string | null;
@@ -92,6 +107,10 @@ describe('lists in pages', () => {
     ]);
     const get: Ask = (path) => call('GET', path);
     assert.equal(await pagesOf(get, '/fns/hello/schedules', 'schedules'), 3);
+    // Those that have not ended change their status.
+    await until(
+      async () => (await get('/fns/hello/invocations?status=succeeded')).body.invocations.length === 3,
+    );
     assert.equal(await pagesOf(get, '/fns/hello/invocations', 'invocations'), 3);
     const both = await get('/fns/hello/invocations?offset=1&cursor=x');
     assert.equal(both.status, 400, both.text);
@@ -140,8 +159,9 @@ describe('lists in pages', () => {
     const get: Ask = (path) => operator('GET', path);
     assert.equal(await pagesOf(get, `/operator/orgs/${orgId}/grants`, 'grants'), 3);
     assert.equal(await pagesOf((path) => ada('GET', path), `/orgs/${orgId}/credits`, 'ledger'), 3);
-    await world.runner();
-    assert.ok((await pagesOf(get, '/operator/hosts', 'hosts')) >= 1);
+    const { id } = await world.runner();
+    await until(async () => (await host(world, id))?.ready === true);
+    assert.ok((await pagesOf(get, '/operator/hosts', 'hosts', 'last_seen_at')) >= 1);
     // Its reads are entries too.
     const [newest] = (await get('/operator/audit')).body.entries as { created_at: string }[];
     const audit = `/operator/audit?before=${encodeURIComponent(newest?.created_at ?? '')}`;
