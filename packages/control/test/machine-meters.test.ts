@@ -18,32 +18,37 @@ let runnerId: string;
 before(async () => {
   database = await openFresh();
   await newOrg(database);
-  runnerId = await newRunner(database);
+  // Nothing is charged beyond its last heartbeat, however long the tests take.
+  runnerId = await newRunner(database, new Date(Date.now() + 86_400_000));
 });
 after(async () => database.close());
 
 interface Meter {
   kind: string;
-  closed: boolean;
-  seconds: number;
+  metered_until: Date;
+  closed_at: Date | null;
+  /** Microseconds between these two. */
+  micros: string | null;
 }
 /** Meters of a job or a sandbox, oldest first. */
 async function metersOf(id: string): Promise<Meter[]> {
   const { rows } = await database.pool.query<Meter>(
-    `select kind, closed_at is not null as closed, round(extract(epoch from coalesce(closed_at, now()) - metered_until))::integer as seconds
+    `select kind, metered_until, closed_at, (extract(epoch from closed_at - metered_until) * 1000000)::bigint::text as micros
        from sandbox_meters where sandbox_id = $1 order by id`,
     [id],
   );
   return rows;
 }
+/** Prices at which no test takes long enough for a start to cost anything by itself. */
+const LONG_FREE = { ...PRICES, startFreeMs: HANDLER_LISTEN_MS - 10_000 };
 /** As if it had begun so long ago. */
 const backdate = (id: string, seconds: number) =>
   database.pool.query(
     `update sandbox_meters set metered_until = metered_until - $2 * interval '1 second' where sandbox_id = $1 and closed_at is null`,
     [id, seconds],
   );
-async function ledger(orgId: string) {
-  await chargeMeters(database.pool, PRICES, { meterMs: 0, orgs: [orgId] });
+async function ledger(orgId: string, prices = PRICES) {
+  await chargeMeters(database.pool, prices, { meterMs: 0, orgs: [orgId] });
   const { rows } = await database.pool.query<{
     amount: string;
     note: string | null;
@@ -100,14 +105,19 @@ describe('the build of a Dockerfile', () => {
     const id = await newBuild(projectId);
     await takeBuild(id);
     await backdate(id, 100);
-    await database.pool.query(`update jobs set lease_until = now() - interval '60 seconds' where id = $1`, [
-      id,
-    ]);
+    const end = new Date(Date.now() - 60_000);
+    await database.pool.query('update jobs set lease_until = $2 where id = $1', [id, end]);
+    const [before] = (await database.pool.query<{ now: Date }>('select now()')).rows;
     await takeBuild(id);
-    assert.deepEqual(await metersOf(id), [
-      { kind: 'build', closed: true, seconds: 40 },
-      { kind: 'build', closed: false, seconds: 0 },
-    ]);
+    const meters = await metersOf(id);
+    assert.deepEqual(
+      meters.map(({ kind, closed_at }) => [kind, closed_at]),
+      [
+        ['build', end],
+        ['build', null],
+      ],
+    );
+    assert.ok(before !== undefined && (meters[1]?.metered_until ?? end) >= before.now);
   });
 
   it('of a host that is lost while its lease lies ahead is charged to the last heartbeat', async () => {
@@ -173,6 +183,7 @@ describe('the start of an instance', () => {
     const { orgId, fn, id } = await begin();
     await backdate(id, 40);
     await listens(id);
+    const [meter] = await metersOf(id);
     await setStatus(database, id, 'deleting');
     const [entry, ...others] = await ledger(orgId);
     assert.ok(entry);
@@ -182,7 +193,8 @@ describe('the start of an instance', () => {
       [note, sandboxId, functionId],
       [`function ${fn.name}: start of an instance`, null, fn.id],
     );
-    assert.ok(BigInt(micros) >= 30_000_000n && BigInt(micros) < 40_000_000n, micros);
+    assert.equal(BigInt(micros), BigInt(meter?.micros ?? 0) - 10_000_000n);
+    assert.ok(BigInt(micros) >= 30_000_000n, micros);
     assert.equal(
       -BigInt(amount),
       costOf(micros, 2n, 512n, PRICES.functionCpuSecond, PRICES.functionMemGibSecond),
@@ -194,7 +206,7 @@ describe('the start of an instance', () => {
     const { orgId, id } = await begin();
     await backdate(id, 3);
     await listens(id);
-    assert.deepEqual(await ledger(orgId), []);
+    assert.deepEqual(await ledger(orgId, LONG_FREE), []);
     await listens(id);
     await setStatus(database, id, 'deleting');
     assert.deepEqual(await metersOf(id), []);
@@ -214,14 +226,17 @@ describe('the start of an instance', () => {
     const { orgId, id } = await begin();
     await listens(id, 0, newUuid());
     assert.deepEqual(
-      (await metersOf(id)).map(({ closed }) => closed),
-      [false],
+      (await metersOf(id)).map(({ closed_at }) => closed_at),
+      [null],
       'by another one',
     );
     await backdate(id, 60);
     const [charged] = await ledger(orgId);
     await listens(id, Number.MAX_SAFE_INTEGER / 1_000);
-    assert.deepEqual(await metersOf(id), [{ kind: 'start', closed: true, seconds: 0 }]);
+    assert.deepEqual(
+      (await metersOf(id)).map(({ kind, micros }) => [kind, micros]),
+      [['start', '0']],
+    );
     assert.deepEqual(await ledger(orgId), [charged]);
   });
 
@@ -248,10 +263,10 @@ describe('the start of an instance', () => {
   it('counts for the limits of its organization before it is charged', async () => {
     const { orgId, id } = await begin();
     const crossing = async (): Promise<boolean> =>
-      (await organizationsCrossing(database.pool, PRICES, 0n)).includes(orgId);
+      (await organizationsCrossing(database.pool, LONG_FREE, 0n)).includes(orgId);
     await backdate(id, 5);
     assert.equal(await crossing(), false);
-    await backdate(id, 30);
+    await backdate(id, 86_400);
     assert.equal(await crossing(), true);
   });
 });
