@@ -217,8 +217,9 @@ describe('what an operation refuses before it is asked', () => {
           method: operation.method,
           headers: credential === undefined ? {} : { authorization: `Bearer ${credential}` },
         };
-        await fetch(url, init);
-        const response = await fetch(url, init);
+        let response = await fetch(url, init);
+        // The second one, or the third if the minute of the limit has ended between them.
+        for (let more = 0; more < 2 && response.status !== 429; more += 1) response = await fetch(url, init);
         const body = (await response.json()) as { error: string };
         assert.equal(response.status, 429, name);
         documented(name, operation, {
