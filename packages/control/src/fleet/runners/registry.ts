@@ -91,6 +91,8 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
   const byName = new Map<string, ReconciledKind>();
   const links = new Map<string, Link>();
   const opened = new Set<Link>();
+  /** Links of which the last pass had heard nothing. */
+  let silent = new Set<Link>();
   const ignored: IgnoredCounts = { messageTypes: 0, messages: 0, items: 0 };
 
   const handlers: LinkHandlers = {
@@ -261,9 +263,11 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     attach: (upgrades) => server.attach(upgrades),
     async heartbeat(on = database.pool) {
       const silentSince = performance.now() - options.limits.linkSilentMs;
-      for (const link of opened) {
-        if (link.lastHeard < silentSince)
-          link.close(LINK_CLOSE.silent, 'nothing was received from the runner');
+      const before = silent;
+      silent = new Set([...opened].filter((link) => link.lastHeard < silentSince));
+      // Twice in a row: after a pause of this process, or of the machine, messages are still to be read, or to be sent.
+      for (const link of silent) {
+        if (before.has(link)) link.close(LINK_CLOSE.silent, 'nothing was received from the runner');
       }
       const live = welcomed();
       if (live.length === 0) return;
