@@ -51,7 +51,7 @@ export interface World extends AsyncDisposable {
   /** With the key of a project of its own, in an organization of its own if none is given. */
   stranger(orgId?: string): Promise<Caller>;
   runner(options?: Partial<RunnerOptions>): Promise<ScriptedRunner>;
-  /** Ends the control server and starts another on the same database and port. */
+  /** Ends the control server and starts another on the same database, and on the same ports if they are still free. */
   restart(options?: Partial<ControlOptions>): Promise<void>;
   /** A second server on the same database. */
   another(options?: Partial<ControlOptions>): Promise<Control>;
@@ -135,13 +135,15 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
     async restart(extra: Partial<ControlOptions> = {}) {
       const { port, internalPort } = world.control;
       await world.control.close();
-      world.control = await startControl(
-        all({
-          ...extra,
-          listen: { host: '127.0.0.1', port },
-          internalListen: { host: '127.0.0.1', port: internalPort },
-        }),
-      );
+      const same = {
+        listen: { host: '127.0.0.1', port },
+        internalListen: { host: '127.0.0.1', port: internalPort },
+      };
+      world.control = await startControl(all({ ...extra, ...same })).catch((error: unknown) => {
+        // The kernel has given one of the ports to another process. Callers and scripted runners ask for the address each time.
+        if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error;
+        return startControl(all(extra));
+      });
     },
     async another(extra: Partial<ControlOptions> = {}) {
       const control = await startControl(all(extra));
