@@ -312,13 +312,13 @@ it('what is to be tried again is not kept by a renewal of its lease that was und
     renewals.push(renewal);
     return renewal;
   };
-  await using sender = new AsyncDisposableStack();
-  const { send, close } = createSender();
-  sender.defer(close);
+  await using disposables = new AsyncDisposableStack();
+  const sender = createSender();
+  disposables.defer(() => sender.close());
   await using worker = createWorker({
     database: { ...database, pool: { query } as unknown as Database['pool'] },
     prices: PRICES,
-    send,
+    send: sender.send,
     gatewayOf: () => Promise.resolve(gateway.url),
     tokenFor: () => Promise.resolve('token'),
     log: pino({}, { write: (line) => void (line.includes('is retried') && setImmediate(retried.resolve)) }),
