@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { eventually } from '@releap/testing/eventually';
 import {
   resolveSecretZone,
   SECRET_NAME,
@@ -63,28 +64,28 @@ export async function startSecretWorld(vmId: string, token: string): Promise<Sec
   const own = stack.use(await world.guest(vmId, undefined, { intercept: true }));
   world.network.replaceSecrets(vmId, ['api.example'], { [SECRET_NAME]: token });
   const { home } = world;
-  const owned = stack.move();
-  return {
-    world,
-    egress,
-    guest: own,
-    run(argv, { guest = own, trusted = all } = {}) {
-      const settings = [
-        ...TRUST.map((name) => `${name}=${trusted}`),
-        `HOME=${home}`,
-        'GIT_TERMINAL_PROMPT=0',
-        'GODEBUG=tlsmlkem=1',
-        'PIP_DISABLE_PIP_VERSION_CHECK=1',
-      ];
-      const inNetwork = [`--net=${guest.path}`, '--', 'unshare', '--mount', '--', 'sh', '-c'];
-      const command = ['mount --bind "$0" /etc/hosts && exec env "$@"', hosts, ...settings, ...argv];
-      const running = promisify(execFile)('nsenter', [...inNetwork, ...command], {
-        timeout: PROGRAM_MS,
-        env: withoutNpm,
-      });
-      running.child.stdin?.end();
-      return running;
-    },
-    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  const run: SecretWorld['run'] = (argv, { guest = own, trusted = all } = {}) => {
+    const settings = [
+      ...TRUST.map((name) => `${name}=${trusted}`),
+      `HOME=${home}`,
+      'GIT_TERMINAL_PROMPT=0',
+      'GODEBUG=tlsmlkem=1',
+      'PIP_DISABLE_PIP_VERSION_CHECK=1',
+    ];
+    const inNetwork = [`--net=${guest.path}`, '--', 'unshare', '--mount', '--', 'sh', '-c'];
+    const command = ['mount --bind "$0" /etc/hosts && exec env "$@"', hosts, ...settings, ...argv];
+    const running = promisify(execFile)('nsenter', [...inNetwork, ...command], {
+      timeout: PROGRAM_MS,
+      env: withoutNpm,
+    });
+    running.child.stdin?.end();
+    return running;
   };
+  // On a busy machine the interceptor starts later than netd has a connection wait for it.
+  await eventually('a connection that is intercepted', async () => {
+    await run(['curl', '-sS', 'https://api.example/']);
+    return true;
+  });
+  const owned = stack.move();
+  return { world, egress, guest: own, run, [Symbol.asyncDispose]: () => owned.disposeAsync() };
 }
