@@ -6,6 +6,8 @@ import type { ArtifactAssignment } from '@releap/contract/runner';
 import { credentialOf } from '@releap/testing/credentials';
 import {
   create,
+  host,
+  lose,
   obedient,
   quiet,
   startWorld,
@@ -88,6 +90,15 @@ async function snapshotOn(runner: ScriptedRunner, name = 'snap'): Promise<{ id: 
   await until(async () => (await world.call('GET', `/snapshots/${id}`)).body.status === 'ready');
   assert.equal((await runner.assigned(vm.uuid)).vm_id, vm.uuid);
   return { id, vm };
+}
+
+/** As if it had been silent for longer than hosts may be. */
+async function loseForLong(runner: ScriptedRunner): Promise<void> {
+  await lose(world, runner);
+  await world.database.pool.query(
+    `update runners set last_seen_at = now() - interval '1 hour' where id = $1`,
+    [runner.id],
+  );
 }
 
 const PARTS = { 'disk.json': '{}', 'layer-0.qcow2': 'a layer', 'root.squashfs': 'a root image' };
@@ -209,11 +220,7 @@ describe('placement', () => {
     await waitFor(world.call, near.id, 'running');
     assert.equal((await home.assigned(near.uuid)).vm_id, near.uuid);
     assert.equal(other.artifacts.size, 0);
-    home.drop();
-    await world.database.pool.query(
-      `update runners set status = 'lost', ready = false, last_seen_at = now() - interval '1 hour' where id = $1`,
-      [home.id],
-    );
+    await loseForLong(home);
     const far = await create(world.call, world, { image: { type: 'snapshot', name: 'snap' } });
     const fetched = await other.artifactAssigned(id, ({ desired }) => desired === 'present');
     assert.equal((await other.assigned(far.uuid)).vm_id, far.uuid);
@@ -231,12 +238,8 @@ describe('placement', () => {
   it('refuses a restore on another host as long as the snapshot is not in the store', async () => {
     const home = await world.runner();
     await snapshotOn(home);
-    home.drop();
+    await loseForLong(home);
     await world.runner({ artifact: () => undefined });
-    await world.database.pool.query(
-      `update runners set status = 'lost', ready = false, last_seen_at = now() - interval '1 hour' where id = $1`,
-      [home.id],
-    );
     const answer = await world.call('POST', '/vms', { image: { type: 'snapshot', name: 'snap' } });
     assert.equal(answer.status, 409);
     assert.match(answer.body.error, /has not been heard from/);
@@ -333,6 +336,7 @@ describe('removal', () => {
     const { home, other, id } = await replicated();
     home.options.ready = false;
     home.heartbeat(false);
+    await until(async () => (await host(world, home.id))?.ready === false);
     const vm = await create(world.call, world, { image: { type: 'snapshot', name: 'snap' } });
     await other.artifactAssigned(id, ({ desired }) => desired === 'present');
     await waitFor(world.call, vm.id, 'running');
@@ -361,19 +365,7 @@ describe('removal', () => {
 
   it('keeps a stored snapshot whose host is forgotten, and restores it elsewhere', async () => {
     const { home, other, id } = await replicated();
-    home.drop();
-    await until(
-      async () =>
-        (
-          await world.database.pool.query(`select 1 from runners where id = $1 and status = 'offline'`, [
-            home.id,
-          ])
-        ).rowCount === 1,
-    );
-    await world.database.pool.query(
-      `update runners set status = 'lost', last_seen_at = now() - interval '1 hour' where id = $1`,
-      [home.id],
-    );
+    await loseForLong(home);
     const forgotten = await world.operator('DELETE', `/operator/hosts/${home.id}`);
     assert.equal(forgotten.status, 200, forgotten.text);
     assert.equal((await world.call('GET', `/snapshots/${id}`)).body.status, 'ready');

@@ -6,6 +6,7 @@ import { Compile } from 'typebox/compile';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import {
   create,
+  lose,
   silent,
   startWorld,
   until,
@@ -243,8 +244,7 @@ describe('POST /vms/:id/fork', () => {
     await stage.force(vm, 'running', `error = 'it continues', desired = 'running'`);
     await refused(vm, /its host [0-9a-f-]+, which has its disk, is being drained$/);
     await world.operator('POST', `/operator/hosts/${away.id}/undrain`);
-    away.drop();
-    await world.database.pool.query(`update runners set status = 'lost' where id = $1`, [away.id]);
+    await lose(world, away);
     await refused(vm, /has not been heard from since/);
   });
 });
