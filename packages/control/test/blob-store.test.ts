@@ -215,7 +215,8 @@ describe('the store in a bucket', () => {
       yield* chunksOf(randomBytes(9 * MIB));
       await new Promise(() => undefined);
     };
-    void store.put(stuck(), { maxBytes: 20 * MIB, digest: digestOf(Buffer.from('stuck')) });
+    // Its part may still be on the way when the upload is removed, which is then an error of the part.
+    store.put(stuck(), { maxBytes: 20 * MIB, digest: digestOf(Buffer.from('stuck')) }).catch(() => undefined);
     while ((await unfinished()) === 0) await new Promise((resolve) => setTimeout(resolve, 20));
     assert.equal(await store.removeUnfinished(new Date(Date.now() - 3_600_000)), 0);
     assert.equal(await store.removeUnfinished(new Date(Date.now() + 3_600_000)), 1);
