@@ -17,6 +17,7 @@ import { GATEWAY_TOKEN, OPERATOR_TOKEN, TOKENS } from './credentials.ts';
 import { PATIENCE_MS, until } from './eventually.ts';
 import { inspect } from './inspect.ts';
 import { quiet } from './logging.ts';
+import { freePort } from './ports.ts';
 import { endFirst, freshDatabase } from './postgres.ts';
 import { REGION } from './scripted-host.ts';
 import { ScriptedRunner, type RunnerOptions } from './scripted-runner.ts';
@@ -81,7 +82,10 @@ export async function startWorld(options: Partial<ControlOptions> = {}): Promise
   });
   await using cleanup = new AsyncDisposableStack();
   cleanup.defer(() => rm(storeFolder, { recursive: true, force: true }));
-  const world = { control: await startControl(all({})) };
+  // Not chosen by the kernel: while a server restarts, it would give its ports to other processes.
+  const listen = async () => ({ host: '127.0.0.1', port: await freePort() });
+  const ports = { listen: await listen(), internalListen: await listen() };
+  const world = { control: await startControl(all(ports)) };
   cleanup.defer(() => world.control.close());
   const database = openDatabase({ url: databaseUrl, log: quiet, connections: 3 });
   cleanup.use(database);
