@@ -188,13 +188,14 @@ export async function host(world: World, id: string): Promise<HostRecord | undef
   return (await hosts(world)).find((one) => one.id === id);
 }
 
-/** Marks a host lost. It disconnects before: its heartbeats would mark it online again. */
+/** Marks a host lost. It disconnects before, and heartbeats that are being written are of an earlier connection: they would mark it online again. */
 export async function lose(world: World, runner: ScriptedRunner): Promise<void> {
   runner.drop();
   await until(async () => (await host(world, runner.id))?.status !== 'online');
-  await world.database.pool.query(`update runners set status = 'lost', ready = false where id = $1`, [
-    runner.id,
-  ]);
+  await world.database.pool.query(
+    `update runners set status = 'lost', ready = false, epoch = epoch + 1 where id = $1`,
+    [runner.id],
+  );
 }
 
 export async function waitFor(call: Caller, id: string, status: string): Promise<SandboxRecord> {
