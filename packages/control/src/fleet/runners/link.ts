@@ -272,8 +272,10 @@ export class Link {
     // Later changes are not in the pages below, or are sent again.
     this.#sender = sender;
     const answer = await this.#handlers.hello(this, hello);
-    if (answer === undefined || this.#closed) return;
+    if (answer === undefined) return;
+    // Also of a link that was closed meanwhile: its end makes the runner offline.
     this.epoch = answer.epoch;
+    if (this.#closed) return;
     this.#send(answer.welcome);
     // Reports are handled meanwhile: a runner answers the first page before the last one is read.
     sender

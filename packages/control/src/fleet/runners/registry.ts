@@ -94,6 +94,8 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
   /** Links of which the last pass had heard nothing. */
   let silent = new Set<Link>();
   const ignored: IgnoredCounts = { messageTypes: 0, messages: 0, items: 0 };
+  /** Settles when the heartbeats are stored that were sent last. */
+  let beating: Promise<unknown> = Promise.resolve();
 
   const handlers: LinkHandlers = {
     get kinds() {
@@ -160,6 +162,8 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
     },
 
     async ready(link, ready) {
+      // Heartbeats that wait for a row of another host have the earlier value, and would be stored after this one.
+      await beating;
       await queryAll(database.pool, queries.RUNNER_READY, [link.runnerId, link.epoch, ready]);
       log.info({ runner: link.runnerId, ready }, ready ? 'a runner is ready' : 'a runner is not ready');
       if (ready) options.onReady(link);
@@ -271,13 +275,15 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       }
       const live = welcomed();
       if (live.length === 0) return;
-      const counted = await queryAll(on, queries.RUNNERS_SEEN, [
+      const stored = queryAll(on, queries.RUNNERS_SEEN, [
         live.map((link) => link.runnerId),
         live.map((link) => link.epoch),
         live.map((link) => link.ready),
         live.map(({ heldMemory }) => heldMemory.mem_mib),
         live.map(({ heldMemory }) => heldMemory.reclaimable_mib),
       ]);
+      beating = stored.catch(() => undefined);
+      const counted = await stored;
       const known = new Set(counted.map((row) => row.id));
       for (const link of live) {
         if (!known.has(link.runnerId))
