@@ -1,6 +1,6 @@
 /** The keys that all servers of a deployment share, while servers have different key files. */
 import assert from 'node:assert/strict';
-import { copyFile, writeFile } from 'node:fs/promises';
+import { copyFile, readFile, writeFile } from 'node:fs/promises';
 import { after, before, describe, it } from 'node:test';
 import type { Database } from '@releap/database';
 import { keyPath } from '@releap/testing/keys';
@@ -88,6 +88,17 @@ describe('a server without the key that another server encrypts with', () => {
     await readable();
     await copyFile(a, b);
     await readable();
+  });
+
+  it('is never one after a clock was set back: the key that was added last is promoted', async () => {
+    const { a } = await empty();
+    const text = await readFile(a, 'utf8');
+    await writeFile(a, text.replace(/"created_at": "[^"]*"/, '"created_at": "2999-12-31T23:59:59.999Z"'));
+    for (let n = 0; n < 2; n++) {
+      const id = await addKey(a);
+      await assert.rejects(addKey(a), /has a key that does not encrypt yet/);
+      assert.equal(await promoteKey(a), id);
+    }
   });
 });
 

@@ -118,7 +118,8 @@ export async function addKey(file: string): Promise<string> {
     throw new KeysUnavailableError(
       `key file ${file} has ${keys.length} keys, which is the most allowed: remove those that no value uses`,
     );
-  const key = newKey();
+  // Later than the others, also where the clock was set back, or is of the same millisecond: the newest is told by it.
+  const key = newKey(Math.max(Date.now(), (Date.parse(newest.created_at) || 0) + 1));
   await replaceFile(file, [...keys.slice(0, -1), key, current]);
   return key.id;
 }
@@ -164,11 +165,11 @@ async function replaceFile(file: string, keys: StoredKey[]): Promise<void> {
 
 type StoredKey = { id: string; created_at: string; key: string };
 
-function newKey(): StoredKey {
-  const now = new Date().toISOString();
+function newKey(createdAt = Date.now()): StoredKey {
+  const time = new Date(createdAt).toISOString();
   return {
-    id: `${now.slice(0, 10)}-${randomBytes(4).toString('hex')}`,
-    created_at: now,
+    id: `${time.slice(0, 10)}-${randomBytes(4).toString('hex')}`,
+    created_at: time,
     key: randomBytes(KEY_BYTES).toString('base64'),
   };
 }
