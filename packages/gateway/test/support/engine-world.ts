@@ -63,11 +63,25 @@ export async function route(host: string, options: Options = {}): Promise<void> 
   });
 }
 
-/** A WebSocket that goes straight to the server: on a busy machine a route may be unconfirmed for a while. */
-export async function openRouted(host: string, headers: Record<string, string>): Promise<WebSocket> {
+/** A request that goes straight to the server: on a busy machine a route may be unconfirmed for a while. `seen` has it alone. */
+export async function callRouted(host: string, options: Options): Promise<Answer> {
+  return await eventually('a routed request', async () => {
+    const earlier = await world.routed(ENGINE);
+    world.seen = [];
+    const answer = await call(ports.engine, host, options);
+    return (await world.routed(ENGINE)) > earlier && answer;
+  });
+}
+
+/** The same, of a WebSocket. */
+export async function openRouted(
+  host: string,
+  headers: Record<string, string>,
+  path = '/',
+): Promise<WebSocket> {
   return await eventually('a routed WebSocket', async () => {
     const earlier = await world.routed(ENGINE);
-    const socket = new WebSocket(`ws://127.0.0.1:${ports.engine}/`, { headers: { host, ...headers } });
+    const socket = new WebSocket(`ws://127.0.0.1:${ports.engine}${path}`, { headers: { host, ...headers } });
     await once(socket, 'open');
     if ((await world.routed(ENGINE)) > earlier) return socket;
     socket.terminate();
