@@ -1,7 +1,10 @@
 /** The gateway is killed while handlers serve its calls. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
+import { type IncomingMessage, request } from 'node:http';
 import { join } from 'node:path';
+import { text as textOf } from 'node:stream/consumers';
 import { eventually } from '@releap/testing/eventually';
 import type { Service } from '@releap/testing/service';
 
@@ -19,7 +22,7 @@ const SCRIPT = `mkdir -p /tmp/www/cgi-bin && mkfifo /tmp/never && printf '%s' "$
 interface Answer {
   status: number;
   text: string;
-  invocation: string | null;
+  invocation: string;
 }
 
 /** @throws unless all calls end with a clear error, the next ones are served, no instance is left, and no call is recorded twice */
@@ -34,19 +37,23 @@ export async function killGatewayWithCalls(service: Service, calls: number): Pro
     scratch_mib: 64,
     max_concurrency: calls,
     max_instances: 1,
+    timeout_s: 1800,
     scaledown_window_s: 2,
   });
   assert.equal(status, 200, JSON.stringify(body));
   const call = async (payload: string): Promise<Answer> => {
-    const answer = await fetch(`${url}/fns/${NAME}/invoke`, {
+    // fetch() gives up after 5 minutes without an answer.
+    const asked = request(`${url}/fns/${NAME}/invoke`, {
       method: 'POST',
       headers: { authorization: `Bearer ${key}` },
-      body: payload,
+      agent: false,
     });
+    asked.end(payload);
+    const [answer] = (await once(asked, 'response')) as [IncomingMessage];
     return {
-      status: answer.status,
-      text: await answer.text(),
-      invocation: answer.headers.get('x-rlp-invocation-id'),
+      status: answer.statusCode ?? 0,
+      text: await textOf(answer),
+      invocation: String(answer.headers['x-rlp-invocation-id']),
     };
   };
   const served = async (): Promise<Answer> =>
@@ -89,10 +96,10 @@ export async function killGatewayWithCalls(service: Service, calls: number): Pro
       `/fns/${NAME}/invocations?limit=1000`,
     );
     const ids = log.invocations.map(({ id }) => id);
-    return after.every(({ invocation }) => ids.includes(invocation ?? '')) && ids;
+    return after.every(({ invocation }) => ids.includes(invocation)) && ids;
   });
   assert.equal(new Set(recorded).size, recorded.length);
-  assert.ok(recorded.includes(before.invocation ?? ''));
+  assert.ok(recorded.includes(before.invocation));
   const { body: report } = await service.call<{ functions: { total: number }[] }>(
     'GET',
     `/fns/usage/report?fn=${NAME}`,
