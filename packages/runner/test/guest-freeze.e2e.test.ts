@@ -6,6 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import { GuestClient, nowNs } from '../src/guest/index.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
+import { PATIENCE_MS } from '@releap/testing/eventually';
 import { TEST_CACHE } from '@releap/testing/test-cache';
 import { BUILD_DIR, log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
 
@@ -30,21 +31,24 @@ before(async () => {
     disks: { rootImagePath, scratchMib: 64 },
     cpu: { guaranteed: 0.5, max: 2 },
   });
-  guest = await GuestClient.connect(running.agentSocketPath, { log });
-  await guest.configure({
-    hostname: 'frozen',
-    machineId: randomBytes(16).toString('hex'),
-    clockNs: nowNs(),
-    entropy: randomBytes(32),
-    disks: { root: { device: 'vda' }, scratch: { device: 'vdb', bytes: running.diskBytes.scratch } },
-  });
+  guest = await GuestClient.open(running.agentSocketPath, { log });
+  await guest.configure(
+    {
+      hostname: 'frozen',
+      machineId: randomBytes(16).toString('hex'),
+      clockNs: nowNs(),
+      entropy: randomBytes(32),
+      disks: { root: { device: 'vda' }, scratch: { device: 'vdb', bytes: running.diskBytes.scratch } },
+    },
+    { deadlineMs: PATIENCE_MS },
+  );
   await background('i=0; while :; do i=$((i+1)); echo $i > /dev/shm/count; done');
 });
 after(async () => {
-  guest.close();
-  running.vm.detach();
-  await service[Symbol.asyncDispose]();
-  slot[Symbol.dispose]();
+  guest?.close();
+  running?.vm.detach();
+  await service?.[Symbol.asyncDispose]();
+  slot?.[Symbol.dispose]();
 });
 
 async function sh(shell: string): Promise<string> {

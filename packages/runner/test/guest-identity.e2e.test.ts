@@ -7,6 +7,7 @@ import { after, before, describe, it } from 'node:test';
 import { GuestClient, nowNs } from '../src/guest/index.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import type { RunningVm } from '../src/machine/index.ts';
+import { PATIENCE_MS } from '@releap/testing/eventually';
 import { TEST_CACHE } from '@releap/testing/test-cache';
 import { BUILD_DIR, log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
 
@@ -64,17 +65,20 @@ async function suspendParent(slot: TestSlot): Promise<void> {
     disks,
     cpu: CPU,
   });
-  const guest = await GuestClient.connect(running.agentSocketPath, { log });
-  await guest.configure({
-    hostname: 'parent',
-    machineId: machineId('a'),
-    clockNs: nowNs(),
-    entropy: randomBytes(32),
-    dns: ['172.16.0.1'],
-    network: { address: '172.16.0.2', prefix: 30, gateway: '172.16.0.1' },
-    disks: { root: { device: 'vda' }, scratch: { device: 'vdb', bytes: running.diskBytes.scratch } },
-    env: { OLD: 'yes', WHO: 'parent' },
-  });
+  const guest = await GuestClient.open(running.agentSocketPath, { log });
+  await guest.configure(
+    {
+      hostname: 'parent',
+      machineId: machineId('a'),
+      clockNs: nowNs(),
+      entropy: randomBytes(32),
+      dns: ['172.16.0.1'],
+      network: { address: '172.16.0.2', prefix: 30, gateway: '172.16.0.1' },
+      disks: { root: { device: 'vda' }, scratch: { device: 'vdb', bytes: running.diskBytes.scratch } },
+      env: { OLD: 'yes', WHO: 'parent' },
+    },
+    { deadlineMs: PATIENCE_MS },
+  );
   // Draws without an end, byte by byte over a descriptor that it has had open since before, and starts nothing that
   // could draw in between: without new random numbers, each copy would draw on alike. The clocks as they pass, too.
   await sh(
@@ -94,7 +98,8 @@ async function suspendParent(slot: TestSlot): Promise<void> {
   );
   idsBefore = (await sh(guest, 'cat /proc/sys/kernel/random/boot_id /run/releap/generation')).split('\n');
   await guest.sync();
-  await guest.freeze({ processesOnly: true });
+  // Not thawed by itself before the memory is saved, however long that takes: both children would have what it draws then.
+  await guest.freeze({ processesOnly: true, thawAfterMs: 600_000 });
   drawnBefore = await buffer(guest.files.read('/dev/shm/draws'));
   {
     await using pausing = await service.machines.persistent.beginPause('parent', running);
@@ -111,13 +116,16 @@ async function fork(vmId: string, slot: TestSlot, digit: string): Promise<void> 
   await cp(keep('parent'), keep(vmId), { recursive: true });
   const running = await service.machines.persistent.resume({ vmId, slot, cpu: CPU, rootImagePath });
   const guest = await GuestClient.open(running.agentSocketPath, { log });
-  const { clockNs, unwritten } = await guest.reconfigure({
-    hostname: vmId,
-    machineId: machineId(digit),
-    clockNs: nowNs(),
-    entropy: randomBytes(64),
-    env: { WHO: vmId },
-  });
+  const { clockNs, unwritten } = await guest.reconfigure(
+    {
+      hostname: vmId,
+      machineId: machineId(digit),
+      clockNs: nowNs(),
+      entropy: randomBytes(64),
+      env: { WHO: vmId },
+    },
+    { deadlineMs: PATIENCE_MS },
+  );
   await guest.setClock(clockNs);
   children.set(vmId, { running, guest, unwritten });
 }
