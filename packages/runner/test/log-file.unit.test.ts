@@ -55,6 +55,35 @@ test('a follower gets every byte once, also those written while it starts', asyn
   assert.ok(ended);
 });
 
+test('a log is read whole while it is rotated', async () => {
+  const log = new LogFile(join(folder, 'rotating', 'console.log'), 1000);
+  let number = 0;
+  const stop = new AbortController();
+  const writing = (async () => {
+    while (!stop.signal.aborted) {
+      log.write(Buffer.from(`${String(number++).padStart(9, '0')}\n`.repeat(10)));
+      await log.flush();
+    }
+  })();
+  try {
+    for (let reads = 0; reads < 200; reads++) {
+      const kept = String((await readLog(log.path)) ?? '');
+      const chunks = kept.match(/(\d{9}\n)\1{9}/g) ?? [];
+      for (const [i, chunk] of chunks.entries()) {
+        assert.equal(
+          Number(chunk.slice(0, 9)),
+          Number(chunks[0]?.slice(0, 9)) + i,
+          'in order, and none left out',
+        );
+      }
+    }
+  } finally {
+    stop.abort();
+    await writing;
+    await log.close();
+  }
+});
+
 test('a missing log is told apart from an empty one', async () => {
   assert.equal(await readLog(join(folder, 'none', 'console.log')), undefined);
   const log = new LogFile(join(folder, 'empty', 'console.log'));

@@ -1,5 +1,5 @@
 import { EventEmitter } from 'node:events';
-import { type FileHandle, mkdir, open, readFile, rename, stat } from 'node:fs/promises';
+import { type FileHandle, mkdir, open, rename, stat } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
 /** Size at which a log is rotated; with its predecessor a log holds at most twice as much. */
@@ -121,12 +121,30 @@ export class LogFile {
 
 /** Everything a log still holds, oldest first; undefined if nothing was ever logged under this path. */
 export async function readLog(path: string): Promise<Buffer | undefined> {
-  const exists = await stat(path).then(
-    () => true,
-    () => false,
-  );
-  const older = await readFile(`${path}.1`).catch(() => undefined);
-  if (!exists && !older) return undefined;
-  const newer = exists ? await readFile(path) : Buffer.alloc(0);
-  return older ? Buffer.concat([older, newer]) : newer;
+  for (;;) {
+    // Both are open before either is read: a rotation then moves neither away.
+    await using newer = await openIfThere(path);
+    await using older = await openIfThere(`${path}.1`);
+    if (newer && !(await isStillAt(path, newer))) continue; // rotated meanwhile: `older` may be the same file, or a later one
+    if (!newer && !older) return undefined;
+    return Buffer.concat([
+      (await older?.readFile()) ?? Buffer.alloc(0),
+      (await newer?.readFile()) ?? Buffer.alloc(0),
+    ]);
+  }
+}
+
+async function openIfThere(path: string): Promise<FileHandle | undefined> {
+  try {
+    return await open(path, 'r');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+async function isStillAt(path: string, file: FileHandle): Promise<boolean> {
+  const now = await stat(path).catch(() => undefined);
+  const opened = await file.stat();
+  return now !== undefined && now.ino === opened.ino && now.dev === opened.dev;
 }
