@@ -6,7 +6,7 @@ import type { IdGenerator } from '../src/platform/idempotency/id-generator.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/platform/idempotency/idempotency.ts';
 import { inspectSandboxes } from '@releap/testing/inspect';
 import { quiet } from '@releap/testing/logging';
-import { startWorld, type World, refusalOf } from '@releap/testing/world';
+import { startWorld, untilAnswered, type World, refusalOf } from '@releap/testing/world';
 
 let world: World;
 before(async () => {
@@ -22,7 +22,7 @@ describe('POST /vms with an Idempotency-Key', () => {
     const before = await count();
     const body = { image: 'busybox', env: { A: '1' } };
     const answers = await Promise.all(
-      Array.from({ length: 10 }, () => world.call('POST', '/vms', body, withKey('one'))),
+      Array.from({ length: 10 }, () => untilAnswered(() => world.call('POST', '/vms', body, withKey('one')))),
     );
     assert.deepEqual(new Set(answers.map((one) => `${one.status} ${one.text}`)).size, 1, answers[0]?.text);
     assert.equal(answers.filter((one) => one.headers.get('idempotency-replayed') === 'true').length, 9);

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import { startWorld, until, type Answer, type World } from '@releap/testing/world';
+import { startWorld, until, untilAnswered, type Answer, type World } from '@releap/testing/world';
 import { newFunction, type FunctionRow } from './support/functions.ts';
 import { handled, refused, startScriptedGateway, type ScriptedGateway } from './support/scripted-gateway.ts';
 
@@ -140,7 +140,9 @@ describe('spawn', () => {
   it('stores a request that is repeated under its Idempotency-Key once', async () => {
     gateway.answer = (call) => handled(call);
     const key = { 'idempotency-key': 'spawn-once', 'content-type': 'text/plain' };
-    const answers = await Promise.all(Array.from({ length: 5 }, () => spawn('same', key)));
+    const answers = await Promise.all(
+      Array.from({ length: 5 }, () => untilAnswered(() => spawn('same', key))),
+    );
     assert.deepEqual(new Set(answers.map(({ text }) => text)).size, 1, answers[0]?.text);
     const id = answers[0]?.body.invocation_id as string;
     await ended(id);

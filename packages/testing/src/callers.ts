@@ -44,6 +44,14 @@ export function caller(base: () => string, key: string, projectId: string): Call
   return Object.assign(call, { key, projectId });
 }
 
+/** Sends a request with an Idempotency-Key again while an earlier one is in progress: it is not waited for without a limit. */
+export async function untilAnswered(send: () => Promise<Answer>): Promise<Answer> {
+  for (;;) {
+    const answer = await send();
+    if (answer.body?.code !== 'idempotency_in_progress') return answer;
+  }
+}
+
 /** An error without the id of its request, which must be that of the header. */
 export function refusalOf({ headers, body }: Answer): unknown {
   const { request_id: requestId, ...refusal } = body;

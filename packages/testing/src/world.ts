@@ -12,7 +12,7 @@ import {
   type ControlOptions,
 } from '@releap/control';
 import { isDatabaseUnavailable, openDatabase, type Database } from '@releap/database';
-import { caller, refusalOf, sharedText, type Caller } from './callers.ts';
+import { caller, refusalOf, sharedText, untilAnswered, type Caller } from './callers.ts';
 import { GATEWAY_TOKEN, OPERATOR_TOKEN, TOKENS } from './credentials.ts';
 import { PATIENCE_MS, until } from './eventually.ts';
 import { inspect } from './inspect.ts';
@@ -22,7 +22,7 @@ import { endFirst, freshDatabase } from './postgres.ts';
 import { REGION } from './scripted-host.ts';
 import { ScriptedRunner, type RunnerOptions } from './scripted-runner.ts';
 
-export { caller, PATIENCE_MS, quiet, refusalOf, sharedText, until };
+export { caller, PATIENCE_MS, quiet, refusalOf, sharedText, until, untilAnswered };
 export type { Answer, Caller } from './callers.ts';
 export type {
   Assignment,
