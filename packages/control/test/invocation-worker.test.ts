@@ -339,6 +339,41 @@ it('what is to be tried again is not kept by a renewal of its lease that was und
   await assertEndedOnce(fn, [id]);
 });
 
+it('what a worker runs is not taken for left behind by itself after it stood still for longer than a lease', async () => {
+  const fn = await newCalled();
+  const held: Parameters<typeof handled>[0][] = [];
+  gateway.answer = (call) => void held.push(call);
+  const [id = ''] = await spawnMany(fn, 1);
+  await using worker = startWorker(3_600_000);
+  await until(() => held.length === 1);
+  await database.pool.query(
+    `update invocations set lease_until = now() - interval '1 second' where id = $1`,
+    [id],
+  );
+  await worker.sweep();
+  const [row] = await rowsOf([id]);
+  assert.deepEqual([row?.status, row?.attempt], ['running', 1]);
+  for (const call of held) handled(call);
+  await assertEndedOnce(fn, [id]);
+});
+
+it('the call of an attempt that its worker has lost and leased again is cut off', async () => {
+  const fn = await newCalled();
+  const held: Parameters<typeof handled>[0][] = [];
+  gateway.answer = (call) => void held.push(call);
+  const [id = ''] = await spawnMany(fn, 1);
+  await using worker = startWorker(3_600_000);
+  await until(() => held.length === 1);
+  // As another server returns it to the queue.
+  await database.pool.query(`update invocations set status = 'pending', lease_until = null where id = $1`, [
+    id,
+  ]);
+  worker.kick();
+  await until(() => held.length === 2 && held[0]?.response.closed === true);
+  for (const call of held) handled(call);
+  await assertEndedOnce(fn, [id]);
+});
+
 describe('a function', () => {
   it('does not wait behind the backlog of another', async () => {
     const [busy, other] = [await newCalled({ maxInstances: 1 }), await newCalled()];

@@ -195,6 +195,8 @@ export function createWorker(options: WorkerOptions): Worker {
     const { id, function_id: functionId, org_id: orgId } = invocation;
     const one: Running = { invocation, controller: new AbortController() };
     if (stop.signal.aborted) one.controller.abort();
+    // An earlier attempt, which this server has lost: its end would not be recorded.
+    running.get(id)?.controller.abort();
     running.set(id, one);
     perFunction.set(functionId, (perFunction.get(functionId) ?? 0) + 1);
     const work = async (): Promise<void> => {
@@ -329,6 +331,23 @@ export function createWorker(options: WorkerOptions): Worker {
     return (await queryOne(database.pool, VERSION_ID, [functionId, version]))?.id ?? null;
   }
 
+  async function renewLeases(): Promise<void> {
+    const renewed = [...running.values()];
+    const renewal = INVOCATIONS.renew(
+      database.pool,
+      renewed.map(({ invocation }) => invocation),
+      leaseMs,
+    );
+    renewing = Promise.allSettled([renewing, renewal]);
+    const owned = await renewal;
+    for (const one of renewed) {
+      const { invocation, controller } = one;
+      // One that has ended meanwhile is not running any more.
+      if (owned.has(INVOCATIONS.keyOf(invocation)) || running.get(invocation.id) !== one) continue;
+      controller.abort();
+    }
+  }
+
   return {
     kick(isNew = false) {
       if (stop.signal.aborted) return;
@@ -347,23 +366,10 @@ export function createWorker(options: WorkerOptions): Worker {
     get inFlight() {
       return inFlight.size;
     },
-    async renewLeases() {
-      const renewed = [...running.values()];
-      const renewal = INVOCATIONS.renew(
-        database.pool,
-        renewed.map(({ invocation }) => invocation),
-        leaseMs,
-      );
-      renewing = Promise.allSettled([renewing, renewal]);
-      const owned = await renewal;
-      for (const one of renewed) {
-        const { invocation, controller } = one;
-        // One that has ended meanwhile is not running any more.
-        if (owned.has(INVOCATIONS.keyOf(invocation)) || running.get(invocation.id) !== one) continue;
-        controller.abort();
-      }
-    },
+    renewLeases,
     async sweep() {
+      // After a pause of this process, what it runs looks like what others have left behind.
+      await renewLeases();
       for (const lost of await exhausted(database.pool, ATTEMPTS_MAX, EXHAUSTED_BATCH))
         await recorder.record({
           id: lost.id,
