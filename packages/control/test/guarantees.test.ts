@@ -9,6 +9,7 @@ import {
   waitFor,
   host,
   hosts,
+  lose,
   type Created,
   type World,
 } from '@releap/testing/world';
@@ -130,11 +131,10 @@ describe('a host whose capacity a start takes while a round places on it', () =>
 
 describe('a request that only some host fits', () => {
   it('waits for that host up to its deadline when it is lost, and runs when it returns', async () => {
-    await using world = await startWorld({ limits: { runnerLostAfterMs: 1_500 } });
+    await using world = await startWorld();
     await world.runner({ facts: { cores: 2 } });
     const large = await world.runner({ facts: { cores: 16 } });
-    large.drop();
-    await until(async () => (await host(world, large.id))?.status === 'lost');
+    await lose(world, large);
     const vm = await create(world.call, world, { mode: 'dedicated', cpu: 12 });
     await world.control.sweep();
     assert.equal((await world.call('GET', `/vms/${vm.id}`)).body.status, 'pending');

@@ -9,7 +9,7 @@ import { inspect } from '@releap/testing/inspect';
 let world: World;
 let call: Caller;
 before(async () => {
-  world = await startWorld({ limits: { buildLeaseMs: 3_000 } });
+  world = await startWorld();
   await world.database.pool.query(
     `insert into global_regions (id, name) values ('planet', 'Planet'), ('empty', 'Empty')`,
   );
@@ -335,6 +335,9 @@ describe('a build', () => {
     await until(() => jobs.some((job) => job.job_id === body.job_id));
     const lost = jobs.find((job) => job.job_id === body.job_id) as BuildJob;
     first.drop();
+    await until(async () => (await host(world, first.id))?.status !== 'online');
+    // As after half a minute without its host.
+    await world.database.pool.query('update jobs set lease_until = now() where id = $1', [body.job_id]);
     await using second = await world.runner({
       build: (job, self) => void self.built(job, { manifest_name: digest('22'), layer_count: 2 }),
     });

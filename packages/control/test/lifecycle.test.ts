@@ -344,7 +344,7 @@ describe('PUT /vms/:id/lease', () => {
   it('a sandbox whose lease expires is deleted, with the reason; one that is renewed or ended stays', async () => {
     const [left, ended, plain] = await Promise.all([
       stage.running({ lease_s: 3600 }),
-      stage.running({ lease_s: 30 }),
+      stage.running({ lease_s: 3600 }),
       stage.running(),
     ]);
     const renewed = await lease(left.id, 600);
