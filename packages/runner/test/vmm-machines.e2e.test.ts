@@ -55,7 +55,7 @@ async function boot(vmId: string, more: { scratchMib?: number; onConsole?: (chun
 
 /** Gives the guest its identity and disks; answers what a command in it prints. */
 async function configured(running: RunningVm): Promise<GuestClient> {
-  const guest = await GuestClient.connect(running.agentSocketPath, { log });
+  const guest = await GuestClient.open(running.agentSocketPath, { log });
   await guest.configure({
     hostname: 'test',
     machineId: randomBytes(16).toString('hex'),
@@ -119,7 +119,7 @@ describe('a micro-VM', () => {
       },
     });
     assert.deepEqual(adopted.diskBytes, running.diskBytes);
-    const again = await GuestClient.connect(adopted.agentSocketPath, { log });
+    const again = await GuestClient.open(adopted.agentSocketPath, { log });
     assert.equal(await sh(again, 'cat /file; echo printed > /dev/console'), 'hello\n');
     while (!console.includes('printed')) await new Promise((resolve) => setTimeout(resolve, 5));
     const usage = await restarted.machines.usage('life');
