@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
+import { PATIENCE } from '@releap/testing/eventually';
 import { REPO, type Service } from '@releap/testing/service';
 
 const RLP = join(REPO, 'packages/cli/bin/rlp');
-const PATIENCE_MS = 300_000;
+const PATIENCE_MS = 300_000 * PATIENCE;
 
 export interface Outcome {
   code: number | null;

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import { parseSandboxId } from '@releap/contract';
 import { programOf } from '@releap/runner/program';
 import type { BootstrapFile } from '@releap/server';
-import { eventually } from './eventually.ts';
+import { eventually, PATIENCE } from './eventually.ts';
 import { tracesOf } from './leftovers.ts';
 import { freePort } from './ports.ts';
 import { partPids, type Role, vmmPid } from './processes.ts';
@@ -16,10 +16,10 @@ import { TEST_CACHE } from './test-cache.ts';
 
 export const REPO = resolve(import.meta.dirname, '../../..');
 const MAIN = programOf(join(REPO, 'packages/server/src/main.ts'));
-const READY_DEADLINE_MS = 240_000;
+const READY_DEADLINE_MS = 240_000 * PATIENCE;
 const COPY_DEADLINE_MS = 60_000;
-const STOP_DEADLINE_MS = 120_000;
-const CALL_DEADLINE_MS = 300_000;
+const STOP_DEADLINE_MS = 120_000 * PATIENCE;
+const CALL_DEADLINE_MS = 300_000 * PATIENCE;
 const OUTPUT_MAX = 200_000;
 const LAST_WORDS = 3_000;
 

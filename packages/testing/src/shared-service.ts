@@ -15,7 +15,7 @@ const ENVIRONMENT = {
   RELEAP_PLAIN_HTTP: '1',
   RELEAP_PREVIEW_DOMAIN: 'localhost',
   RELEAP_REGISTRY_PRIVATE_HOSTS: 'loopback',
-  RELEAP_BUILTIN_IMAGES: 'busybox,debian',
+  RELEAP_BUILTIN_IMAGES: process.env['RELEAP_BUILTIN_IMAGES'] ?? 'busybox,debian',
   RELEAP_STORE_PRIVATE_HOSTS: 'loopback',
 };
 
