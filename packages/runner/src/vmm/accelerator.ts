@@ -24,10 +24,11 @@ const FAILURE_BELIEVED_MS = 60 * 60_000;
 /** Until another trial, where the operator requires KVM. */
 const RETRY_MS = 30_000;
 /**
- * Under KVM a guest prints its first line within a second. On a busy host that is virtualised itself a trial took 32 s. A guest
- * that prints nothing for `silence` hangs.
+ * Under KVM a guest boots within a second or two. One that prints nothing at all for `first` hangs: on some machines guests execute
+ * nothing. One whose firmware has printed something executes, and is given time: on a busy host that is virtualised itself a boot
+ * took more than a minute. Then it hangs when it prints nothing for `silence`.
  */
-const PROBE_MS = { silence: 30_000, deadline: 120_000 };
+const PROBE_MS = { first: 30_000, silence: 90_000, deadline: 300_000 };
 const CONSOLE_MAX_BYTES = 64 * 1024;
 /** In the cache folder. */
 const VERDICT_FILE = 'accelerator.json';
@@ -215,7 +216,7 @@ export function isSameCpu(then: string, now: string): boolean {
   return then === now || now.startsWith(`${then}/kvm-`);
 }
 
-async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefined }> {
+export async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefined }> {
   const text = await readFile('/proc/cpuinfo', 'utf8');
   const value = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1] ?? '';
   const hostCpu = [value('model name'), value('cpu family'), value('model'), value('stepping')].join('/');
@@ -272,7 +273,8 @@ async function bootUnderKvm(
   args.push('-machine', 'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on', '-smp', '2', '-m', '256M');
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
-  args.push('-kernel', kernel, '-initrd', initramfs, '-append', 'console=ttyS0 quiet panic=-1');
+  // Not `quiet`, and from the start: what the kernel prints tells a slow boot from one that hangs.
+  args.push('-kernel', kernel, '-initrd', initramfs, '-append', 'console=ttyS0 earlyprintk=ttyS0 panic=-1');
   const command = vmmCommand(vmm.folder);
   const child = startProcess(command.program, [...command.args, ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -280,12 +282,14 @@ async function bootUnderKvm(
   });
   let text = '';
   let stderr = '';
-  let isSilent = false;
+  let silentMs = 0;
   let isLate = false;
-  const silence = setTimeout(() => {
-    isSilent = true;
-    killGroup(child);
-  }, PROBE_MS.silence);
+  const expectOutput = (ms: number): NodeJS.Timeout =>
+    setTimeout(() => {
+      silentMs = ms;
+      killGroup(child);
+    }, ms);
+  let silence = expectOutput(PROBE_MS.first);
   const deadline = setTimeout(() => {
     isLate = true;
     killGroup(child);
@@ -295,7 +299,8 @@ async function bootUnderKvm(
   if (signal?.aborted === true) onAbort();
   const ready = new Promise<undefined>((resolve) => {
     child.stdout?.on('data', (chunk: Buffer) => {
-      silence.refresh();
+      clearTimeout(silence);
+      silence = expectOutput(PROBE_MS.silence);
       text = (text + chunk.toString('latin1')).slice(-CONSOLE_MAX_BYTES);
       if (text.includes(GUEST_READY)) resolve(undefined);
     });
@@ -311,8 +316,8 @@ async function bootUnderKvm(
     });
   });
   const ended = closed.then(() =>
-    isSilent
-      ? `it hangs (nothing from it within ${PROBE_MS.silence / 1000} s)`
+    silentMs > 0
+      ? `it hangs (nothing from it within ${silentMs / 1000} s)`
       : isLate
         ? `it takes longer than ${PROBE_MS.deadline / 1000} s`
         : `the VMM ended: ${stderr.trim().split('\n').at(-1) ?? ''}`,
