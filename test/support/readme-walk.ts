@@ -6,10 +6,7 @@ export const README_WALK = `
 cd /releap
 npm start > "$1" 2>&1 & service=$!
 trap 'cat "$1"' EXIT
-until node -e '
-  const { base_url } = JSON.parse(require("fs").readFileSync(process.env.RELEAP_HOME + "/bootstrap.json"));
-  fetch(base_url + "/healthz").then(({ ok }) => process.exit(ok ? 0 : 1), () => process.exit(1));
-' 2> /dev/null; do
+until grep -q 'Releap is ready' "$1"; do
   kill -0 $service || exit 1
   sleep 1
 done

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { access, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
@@ -9,25 +9,43 @@ import { promisify } from 'node:util';
 import { until } from '@releap/testing/eventually';
 import { CpuTime } from '@releap/testing/run/cpu-time';
 import { inOrder, type TestFile } from '@releap/testing/run/files';
+import { KVM_FILES, KVM_MACHINE_FILE } from '@releap/testing/run/kvm-files';
 import { runFile } from '@releap/testing/run/node-tests';
 import { readOptions } from '@releap/testing/run/options';
 import { runPool } from '@releap/testing/run/pool';
 import { Results } from '@releap/testing/run/results';
 
+const REPOSITORY = path.resolve(import.meta.dirname, '../../..');
+
 describe('the arguments of npm test', () => {
   test('patterns and tiers combine', () => {
-    const options = readOptions(['--tier', 'unit,e2e', 'packages/cli', '--tier=unit']);
-    assert.deepEqual(options, { tiers: new Set(['unit', 'e2e']), patterns: ['packages/cli'], cpu: false });
+    const { tiers, patterns } = readOptions(['--tier', 'unit,e2e', 'packages/cli', '--tier=unit']);
+    assert.deepEqual([tiers, patterns], [new Set(['unit', 'e2e']), ['packages/cli']]);
   });
 
   test('without any, all tiers and files are chosen', () => {
-    assert.deepEqual(readOptions([]), { tiers: undefined, patterns: [], cpu: false });
+    const options = { tiers: undefined, patterns: [], cpu: false, jobs: undefined, kvm: false };
+    assert.deepEqual(readOptions([]), options);
     assert.equal(readOptions(['--cpu', 'test/cli']).cpu, true);
+    assert.equal(readOptions(['--jobs', '3']).jobs, 3);
+  });
+
+  test('the files that are for KVM, and the machine that they run in, are a choice of their own', async () => {
+    const { kvm, patterns } = readOptions(['--kvm']);
+    assert.equal(kvm, true);
+    const files = [...KVM_FILES, KVM_MACHINE_FILE];
+    assert.deepEqual(
+      patterns,
+      files.map((file) => `./${file}`),
+    );
+    for (const file of files) await access(path.join(REPOSITORY, file));
+    assert.equal(readOptions(['--kvm', '--always']).kvm, 'always');
   });
 
   test('an unknown tier or option is refused with what is allowed', () => {
     assert.throws(() => readOptions(['--tier', 'slow']), /no tier 'slow': choose of unit, integration, e2e/);
     assert.throws(() => readOptions(['--watch']), /--watch/);
+    assert.throws(() => readOptions(['--jobs', '0']), /--jobs 0: give a number from 1/);
   });
 });
 
@@ -119,14 +137,14 @@ describe('a test file', () => {
   });
   after(() => rm(folder, { recursive: true, force: true }));
 
-  const run = async (text: string, timeoutMs = 60_000) => {
+  const run = async (text: string, timeoutMs = 60_000, show?: (text: string) => void) => {
     // node:test runs nothing from within a test: it takes that for a mistake.
     delete process.env['NODE_TEST_CONTEXT'];
     await writeFile(
       path.join(folder, 'one.test.mjs'),
       `import { describe, test } from 'node:test';\n${text}`,
     );
-    return await runFile('one.test.mjs', folder, timeoutMs);
+    return await runFile('one.test.mjs', folder, timeoutMs, show);
   };
 
   test('is counted by its tests, suites and skipped ones left out', async () => {
@@ -140,6 +158,27 @@ describe('a test file', () => {
     );
     assert.match(result.output, /✔ a/);
     assert.doesNotMatch(result.output, /duration_ms/);
+  });
+
+  test('is shown while it runs, to who wants that', async () => {
+    const go = path.join(folder, 'go');
+    const shown: string[] = [];
+    const show = (text: string): void => {
+      shown.push(text);
+      if (text.includes('first line')) void writeFile(go, '');
+    };
+    // It ends once its first line was shown.
+    const result = await run(
+      `import { existsSync } from 'node:fs';
+      test('a', async () => {
+        console.log('first line');
+        while (!existsSync(${JSON.stringify(go)})) await new Promise((resolve) => setTimeout(resolve, 10));
+      })`,
+      60_000,
+      show,
+    );
+    assert.deepEqual([result.passed, result.failed, result.output], [1, 0, '']);
+    assert.match(shown.join(''), /✔ a/);
   });
 
   test('that does not load has failed', async () => {

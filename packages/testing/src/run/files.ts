@@ -46,7 +46,9 @@ export async function chooseFiles(repository: string, { tiers, patterns }: RunOp
   const chosen = (await listTestFiles(repository))
     .map((file) => ({ path: file, tier: tierOf(file) }))
     .filter(({ tier }) => tiers?.has(tier) ?? true)
-    .filter((file) => patterns.length === 0 || patterns.some((pattern) => file.path.includes(pattern)));
+    .filter(
+      (file) => patterns.length === 0 || patterns.some((pattern) => `./${file.path}`.includes(pattern)),
+    );
   const files = await Promise.all(
     chosen.map(async (file) => ({
       ...file,

@@ -1,7 +1,9 @@
 /**
- * Every check and test of the repository, after set-up: `node packages/testing/src/run/main.ts [--tier TIER] [--cpu] [PATTERN …]`.
+ * Every check and test of the repository, after set-up: `node packages/testing/src/run/main.ts [--tier TIER] [--cpu] [--jobs N] [PATTERN …]`,
+ * or `--kvm [--always]`.
  * Ends with `N passed, N failed` alone on a line, and with 1 if anything failed.
  */
+import { writeFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
 import { POSTGRES_VARIABLE, startMigratedPostgres } from '../postgres-server.ts';
@@ -10,13 +12,14 @@ import { runChecks } from './checks.ts';
 import { CpuTime } from './cpu-time.ts';
 import { chooseFiles, listTestFiles, rememberDurations, type TestFile } from './files.ts';
 import { goTests } from './go-tests.ts';
+import { KVM_MACHINE_FILE, KVM_VARIABLE } from './kvm-files.ts';
 import { reportFile } from './node-tests.ts';
 import { readOptions, UsageError, type RunOptions } from './options.ts';
 import { runPool } from './pool.ts';
 import { Results } from './results.ts';
 import { SharedService } from './run-service.ts';
 import { killProcessesOf, removeDeadRuns, removeRun, RUN_VARIABLE } from './remove-leftovers.ts';
-import { makeRunFolder } from './run-folder.ts';
+import { makeRunFolder, RESULTS_FILE } from './run-folder.ts';
 import { kernelObjects } from './run-leftovers.ts';
 import type { Tier } from './tiers.ts';
 
@@ -24,6 +27,8 @@ const REPOSITORY = path.resolve(import.meta.dirname, '../../../..');
 /** No single test file may hang the run. The longest takes 7 minutes, and 6 times that on a slow and busy machine. */
 const FILE_TIMEOUT_MS = (isNightly() ? 120 : 45) * 60_000;
 const CORES = Math.min(Math.max(availableParallelism(), 2), 8);
+/** That boots a machine whose processor is emulated, and runs test files in it. */
+const MACHINE_TIMEOUT_MS = 8 * 60 * 60_000;
 /** Test files at the same time. Each waits now and then, for a restart or a timer, so there is one more than cores of a tier. */
 const LIMITS = {
   all: CORES + 2,
@@ -40,11 +45,15 @@ async function testAll(options: RunOptions, go: string | undefined): Promise<voi
   if (options.cpu) cpu = new CpuTime(await listTestFiles(REPOSITORY));
   const whole = options.patterns.length === 0;
   if (whole && options.tiers === undefined) await runChecks(REPOSITORY, results);
+  if (options.kvm !== false) process.env[KVM_VARIABLE] = options.kvm === true ? '1' : options.kvm;
   const files = await chooseFiles(REPOSITORY, options);
-  const jobs: Job[] = files.map((file) => ({
-    classes: file.shared ? [file.tier, 'shared'] : [file.tier],
-    file,
-  }));
+  const machine = files.find((file) => file.path === KVM_MACHINE_FILE);
+  const jobs: Job[] = files
+    .filter((file) => file !== machine)
+    .map((file) => ({
+      classes: file.shared ? [file.tier, 'shared'] : [file.tier],
+      file,
+    }));
   // The Go compiler takes both cores for a while: first, before guests are there to be starved.
   if (whole && (options.tiers?.has('unit') ?? true))
     jobs.unshift(...GO_MODULES.map((module) => ({ classes: ['go' as const], module })));
@@ -53,7 +62,7 @@ async function testAll(options: RunOptions, go: string | undefined): Promise<voi
     const postgres = cleanup.use(await startMigratedPostgres());
     process.env[POSTGRES_VARIABLE] = postgres.url('postgres');
   }
-  await runPool(jobs, LIMITS, async (job) => {
+  await runPool(jobs, { ...LIMITS, all: options.jobs ?? LIMITS.all }, async (job) => {
     if (interrupted) return;
     if ('file' in job) {
       const { file } = job;
@@ -64,6 +73,11 @@ async function testAll(options: RunOptions, go: string | undefined): Promise<voi
       results.add({ passed: 0, failed: 1 }, [{ where: '', name: 'go', error: new Error('no Go compiler') }]);
   });
   await shared.stop(results);
+  if (machine !== undefined && !interrupted) {
+    await writeFile(path.join(folder.path, RESULTS_FILE), JSON.stringify(Object.fromEntries(results.files)));
+    const show = (text: string): void => void process.stdout.write(text);
+    await reportFile(machine, { repository: REPOSITORY, timeoutMs: MACHINE_TIMEOUT_MS, results, show });
+  }
   const measured = files.flatMap(({ path }) => {
     const ms = results.durations.get(path);
     return ms === undefined ? [] : [[path, Math.round(ms)] as const];

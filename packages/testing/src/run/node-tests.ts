@@ -1,7 +1,6 @@
 /** Runs test files with node:test, each in a process of its own, and counts results by its events. */
 import { readdir, readFile } from 'node:fs/promises';
 import path from 'node:path';
-import { Readable } from 'node:stream';
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
 import { isNightly } from '../repetitions.ts';
@@ -27,13 +26,27 @@ interface Event {
   data: any;
 }
 
-/** Runs one file. Never rejects: a file that cannot be run has failed. */
-export async function runFile(file: string, repository: string, timeoutMs: number): Promise<FileResult> {
+/**
+ * Runs one file. Never rejects: a file that cannot be run has failed.
+ * @param show gets the report while the file runs; by default it is in the result
+ */
+export async function runFile(
+  file: string,
+  repository: string,
+  timeoutMs: number,
+  show?: (text: string) => void,
+): Promise<FileResult> {
   const started = performance.now();
   // node:test sends a signal to a file that takes too long; one that waits for its own end does not react to it.
   const hard = setTimeout(() => void killTestProcess(file), timeoutMs + GRACE_MS);
   const result: FileResult = { passed: 0, failed: 0, failures: [], ms: 0, output: '' };
-  const shown: Event[] = [];
+  const report = new spec();
+  const reported = (async () => {
+    for await (const text of report) {
+      if (show === undefined) result.output += String(text);
+      else show(String(text));
+    }
+  })();
   let summary: { success: boolean } | undefined;
   try {
     const events = run({
@@ -58,7 +71,7 @@ export async function runFile(file: string, repository: string, timeoutMs: numbe
       }
       // Totals are told once, at the end of all files.
       const total = type === 'test:summary' || (type === 'test:diagnostic' && isTotal(data));
-      if (!total) shown.push(event);
+      if (!total) report.write(event);
     }
   } catch (error) {
     result.failures.push({ where: `${file} `, name: 'could not be run', error });
@@ -66,7 +79,8 @@ export async function runFile(file: string, repository: string, timeoutMs: numbe
   clearTimeout(hard);
   if (summary?.success !== true) result.failed = Math.max(result.failed, 1);
   result.ms = performance.now() - started;
-  for await (const text of Readable.from(shown).compose(new spec())) result.output += String(text);
+  report.end();
+  await reported;
   return result;
 }
 
@@ -101,12 +115,15 @@ function isTotal(data: { nesting: number; message: string }): boolean {
 /** Runs a file, shows its report and adds it to the results. */
 export async function reportFile(
   file: TestFile,
-  options: { repository: string; timeoutMs: number; results: Results },
+  options: { repository: string; timeoutMs: number; results: Results; show?: (text: string) => void },
 ): Promise<void> {
-  const result = await runFile(file.path, options.repository, options.timeoutMs);
-  options.results.add(result, result.failures);
-  options.results.durations.set(file.path, result.ms);
-  const counts = `${result.passed} passed, ${result.failed} failed`;
+  const { repository, timeoutMs, results, show } = options;
+  const result = await runFile(file.path, repository, timeoutMs, show);
+  const { passed, failed } = result;
+  results.add(result, result.failures);
+  results.durations.set(file.path, result.ms);
+  results.files.set(file.path, { passed, failed });
+  const counts = `${passed} passed, ${failed} failed`;
   process.stdout.write(
     `\n${file.path} (${file.tier}, ${seconds(result.ms).trim()}, ${counts})\n${result.output}`,
   );

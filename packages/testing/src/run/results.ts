@@ -19,6 +19,7 @@ export class Results {
   readonly failures: Failure[] = [];
   /** Milliseconds by file. */
   readonly durations = new Map<string, number>();
+  readonly files = new Map<string, { passed: number; failed: number }>();
 
   add(counts: { passed: number; failed: number }, failures: readonly Failure[] = []): void {
     this.passed += counts.passed;

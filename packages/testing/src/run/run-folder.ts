@@ -7,6 +7,8 @@ import { ownerLives, ownOwner } from './run-owner.ts';
 /** Short: the paths of Unix sockets below it have at most 107 bytes (unix(7)). */
 const PREFIX = 'rt-';
 export const OWNER_FILE = 'owner';
+/** Counts by test file, of those that have ended when a file that runs alone begins. */
+export const RESULTS_FILE = 'results.json';
 
 export interface RunFolder {
   path: string;
