@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
+import { existsSync, rmSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -11,7 +11,7 @@ import { homeTag } from '@releap/testing/leftovers';
 import { startTestPostgres } from '@releap/testing/postgres-instance';
 import { TMPFS } from '@releap/testing/postgres-leftovers';
 import { processStatus } from '@releap/testing/processes';
-import { removeDeadRuns, RUN_VARIABLE } from '@releap/testing/run/remove-leftovers';
+import { removeDeadRuns, removeRun, RUN_VARIABLE } from '@releap/testing/run/remove-leftovers';
 import { makeRunFolder } from '@releap/testing/run/run-folder';
 import { ownerLives, ownerOf, ownOwner } from '@releap/testing/run/run-owner';
 import { until } from '@releap/testing/eventually';
@@ -88,6 +88,14 @@ test('what killed runs have left is removed, and what a living one has stays', a
   await removeDeadRuns();
   await until(async () => (await traces(kept.home)).length === 0);
   assert.deepEqual(await readdir(folder), []);
+});
+
+test('what a service has left is removed although its home is removed when it is killed', async () => {
+  const run = { path: await mkdtemp(path.join(folder, 'rt-')), owner: 'of-a-test' };
+  const { home, child } = await leave(run);
+  child.once('exit', () => rmSync(home, { recursive: true }));
+  await removeRun(run);
+  assert.deepEqual(await traces(home), []);
 });
 
 test('a file that is run alone is a run: it leaves nothing, and when it is killed the next run removes the rest', async () => {

@@ -35,10 +35,12 @@ async function removeNamespacesOfDead(): Promise<void> {
 
 /** Removes everything of a run that has ended, or that is about to: its processes, kernel objects and files. */
 export async function removeRun(folder: RunFolder): Promise<void> {
+  // Before and after: who disposes of a service that is killed removes its home, by which its kernel objects are known.
+  const before = await tagsBelow(folder.path);
   // One that was just being started is found the next time.
   for (let round = 0; round < KILL_ROUNDS; round++)
     if ((await killProcessesOf(folder.owner)).length === 0) break;
-  const tags = await tagsBelow(folder.path);
+  const tags = [...new Set([...before, ...(await tagsBelow(folder.path))])];
   await removeCgroups(tags);
   await removeNetworks(tags);
   await unmountBelow(folder.path);
