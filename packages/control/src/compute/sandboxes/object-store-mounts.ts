@@ -66,7 +66,7 @@ export function objectStoreMountRoutes(
       mount_path: path,
       read_only: body.read_only ?? null,
     });
-    const isWritten = await database.transaction((on) =>
+    const isNew = await database.transaction((on) =>
       addMount(on, host.id, mount, () => notRunning(shown, host)),
     );
     try {
@@ -75,11 +75,10 @@ export function objectStoreMountRoutes(
       if (store === undefined)
         throw conflict(`${shown} rejected the mount: it was unmounted meanwhile`, 'concurrent_change');
       const answer = await ask(host, shown, 'mount', store);
-      if (!isWritten && (answer as Partial<StoreMounted> | undefined)?.existed !== false)
-        throw pathTaken(path);
+      if (!isNew && (answer as Partial<StoreMounted> | undefined)?.existed !== false) throw pathTaken(path);
     } catch (error) {
       // Of another request, which may still be on its way.
-      if (!isWritten) throw error;
+      if (!isNew) throw error;
       // It may be mounted all the same, where the answer was lost.
       if (!isRefusal(error)) await ask(host, shown, 'unmount', { path }).catch(() => undefined);
       await removeMount(database.pool, host.id, path);
