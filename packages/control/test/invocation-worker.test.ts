@@ -339,7 +339,7 @@ it('what is to be tried again is not kept by a renewal of its lease that was und
   await assertEndedOnce(fn, [id]);
 });
 
-it('what a worker runs is not taken for left behind by itself after it stood still for longer than a lease', async () => {
+it('what a worker runs is not taken for left behind by itself after it stalled for longer than a lease', async () => {
   const fn = await newCalled();
   const held: Parameters<typeof handled>[0][] = [];
   gateway.answer = (call) => void held.push(call);

@@ -347,7 +347,7 @@ describe('a runner that is silent for too long', () => {
     assert.equal((await mine.call('GET', `/vms/${vm.id}?wait=lost&timeout_ms=5000`)).body.status, 'running');
   });
 
-  it('keeps its connection when the server stood still, and has not read yet what it has sent', async () => {
+  it('keeps its connection when the server stalled, and has not read yet what it has sent', async () => {
     await using mine = await startWorld({ limits: { linkSilentMs: 3_000 } });
     const runner = await mine.runner();
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 3_500);

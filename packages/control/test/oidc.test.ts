@@ -69,7 +69,7 @@ describe('OIDC tokens on the management plane', () => {
     assert.ok(answer.body.name.length <= 200);
   });
 
-  /** A token for which the answer is this status: if the machine stood still before it was asked for, another one is made. */
+  /** A token for which the answer is this status: if the machine stalled before it was asked for, another one is made. */
   const tokenFor = async (status: number, make: (now: number) => Promise<string>): Promise<string> => {
     let token = '';
     await until(async () => {

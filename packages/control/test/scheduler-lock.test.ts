@@ -22,7 +22,7 @@ it('places others while a start, a resume, a fork or a placement waits for a loc
     await holder.query('select 1 from sandboxes where id = any($1) for update', [
       [stopped.uuid, paused.uuid, source.uuid],
     ]);
-    // A request waits for 10 seconds at most: on a machine that stands still it is told to try again.
+    // A request waits for 10 seconds at most: on a machine that stalls it is told to try again.
     const ask = async (path: string): Promise<Answer> => {
       for (;;) {
         const answer = await world.call('POST', path);

@@ -51,7 +51,7 @@ it('a listener whose connection is half-open notices it, and connects again', as
     const { rows } = await database.pool.query<{ pid: number }>(
       `select pid from pg_stat_activity where application_name = 'releap-listen' and datname = current_database()`,
     );
-    // It connects again by itself when the machine stood still for longer than a probe may take.
+    // It connects again by itself when the machine stalled for longer than a probe may take.
     if (connections === before && rows.length === 1) pid = rows[0]?.pid ?? 0;
     return pid > 0;
   });

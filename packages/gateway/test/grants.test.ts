@@ -148,7 +148,7 @@ test('after a reconnect an open request keeps going only while its credential is
   await assert.rejects(reader.read());
 });
 
-test('a process that stood still keeps its link and its grants: what has arrived meanwhile is not read yet', async () => {
+test('a process that stalled keeps its link and its grants: what has arrived meanwhile is not read yet', async () => {
   const grants = new Grants({
     controlUrl: control.url,
     credential: () => Promise.resolve('gateway-credential'),

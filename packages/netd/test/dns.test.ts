@@ -19,7 +19,7 @@ const stack = new AsyncDisposableStack();
 const zone = new Map<string, Answer[] | 'truncated' | 'silent' | 'refused'>();
 let asked: string[] = [];
 let servers: NameServer[];
-/** In the place of the deadlines of questions: none is over because the machine stood still. */
+/** In the place of the deadlines of questions: none is over because the machine stalled. */
 let deadline = new AbortController();
 
 before(async () => {

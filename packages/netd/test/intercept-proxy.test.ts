@@ -329,7 +329,7 @@ for (const tls of [true, false])
     });
 
     it('keeps connections on both sides', async () => {
-      // Idle ones are closed after four seconds: on a machine that stands still for that long it is tried again.
+      // Idle ones are closed after four seconds: on a machine that stalls for that long it is tried again.
       await eventually('one connection for all requests', async () => {
         const before = world.state.connections;
         world.received.length = 0;

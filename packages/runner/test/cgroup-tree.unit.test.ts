@@ -124,7 +124,7 @@ describe("a service's cgroups", () => {
     }
   });
 
-  it('go with what is in them, however long the machine stands still meanwhile', async () => {
+  it('go with what is in them, however long the machine stalls meanwhile', async () => {
     const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
     let now = 0;
     const clock = mock.method(performance, 'now', () => (now += 60_000));

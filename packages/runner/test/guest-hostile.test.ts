@@ -132,7 +132,7 @@ test('a guest that never answers is given up after the deadline', async () => {
   client.close();
 });
 
-test('time in which this process stood still is no silence of a guest, whose input is cleared after it', async () => {
+test('time in which this process stalled is no silence of a guest, whose input is cleared after it', async () => {
   const folder = await mkdtemp(path.join(tmpdir(), 'releap-silent-'));
   let received = 0;
   const server = createServer((socket) => socket.on('data', (chunk: Buffer) => (received += chunk.length)));

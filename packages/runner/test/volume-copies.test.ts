@@ -272,7 +272,7 @@ describe('a store that is silent', () => {
     asked.method === method && asked.url?.includes('/blobs/') === true ? 'silent' : undefined;
 
   it('is named, and holds up neither the end nor the start of a sandbox for long', async () => {
-    // The only one that gives up a transfer after seconds: others do not while the machine stands still.
+    // The only one that gives up a transfer after seconds: others do not while the machine stalls.
     const impatient = await volumeHost(world, dir, {
       controlUrl: proxy.url,
       timing: { closeWaitMs: 100, outageMs: 1_000 },

@@ -26,7 +26,7 @@ async function managed(onStop: string): Promise<ManagedProcess> {
   return part;
 }
 
-test('a stop is orderly though the machine stood still until after its deadline', async () => {
+test('a stop is orderly though the machine stalled until after its deadline', async () => {
   const part = await managed('process.exit(0)');
   const stopped = part.stop(DEADLINE_MS);
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 2 * DEADLINE_MS);

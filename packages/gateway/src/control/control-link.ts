@@ -113,7 +113,7 @@ export class ControlLink {
     this.#closing.signal.addEventListener('abort', hangUp, { once: true });
     return new Promise((resolve) => {
       let reason = 'the connection was closed';
-      // Looks since the last message, not time: a process that stood still has not read yet what has arrived meanwhile.
+      // Looks since the last message, not time: a process that stalled has not read yet what has arrived meanwhile.
       let looks = 0;
       const watchdog = setInterval(() => {
         if (socket.readyState !== WebSocket.OPEN || ++looks <= LOOKS) return;

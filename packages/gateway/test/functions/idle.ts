@@ -47,7 +47,7 @@ test('calls in quick succession ask the runner for nothing', async () => {
     setTimeout(() => response.end(), 100);
   };
   const questions = (): number => asked('thaw') + asked('freeze');
-  // A machine that stands still for longer than that makes a pause between two calls: then they are made once more.
+  // A machine that stalls for longer than that makes a pause between two calls: then they are made once more.
   await until(async () => {
     await (await call('x')).text();
     const before = questions();

@@ -16,7 +16,7 @@ import { readKernelFile } from './kernel-file.ts';
 import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
 
 /**
- * Most pauses between looks at processes that were killed. Not by the clock: after a time in which the machine stood still they have
+ * Most pauses between looks at processes that were killed. Not by the clock: after a time in which the machine stalled they have
  * not ended either. One that writes to the disk ends when that has answered, which takes seconds under load.
  */
 const REMOVE_WAIT_MS = 30_000;

@@ -37,7 +37,7 @@ const MAX_STREAMS = 240;
 /** Requests are refused while this much is queued: a guest that reads nothing must not grow this process. */
 const REQUESTS_WAITING_MAX_BYTES = 16 * 1024 * 1024;
 
-/** Silence is counted in steps of this: after a time in which this process stood still, the answer may be there and not read yet. */
+/** Silence is counted in steps of this: after a time in which this process stalled, the answer may be there and not read yet. */
 const SILENCE_STEP_MS = 50;
 
 /** Frames of any type: a window bounds the bytes of DATA frames, but not the number of empty ones. */

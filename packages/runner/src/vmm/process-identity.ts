@@ -84,7 +84,7 @@ export function signalProcess(identity: ProcessIdentity, signal: NodeJS.Signals)
 
 /**
  * Kills exactly this process and waits until it has ended. @throws when it still runs after pauses of `deadlineMs` together: after a
- * time in which the machine stood still it has not ended either
+ * time in which the machine stalled it has not ended either
  */
 export async function killProcess(identity: ProcessIdentity, deadlineMs: number): Promise<void> {
   signalProcess(identity, 'SIGKILL');

@@ -184,7 +184,7 @@ export class ManagedProcess {
 }
 
 /**
- * Resolves when this process has run for so long. Time in which the machine stood still counts one tick: what ended meanwhile is
+ * Resolves when this process has run for so long. Time in which the machine stalled counts one tick: what ended meanwhile is
  * heard of before the rest is over.
  */
 async function elapsed(ms: number, signal: AbortSignal): Promise<void> {
