@@ -82,6 +82,17 @@ const get = async (): Promise<number> => {
   return response.status;
 };
 
+/** The grants of a gateway with one kind, whose connection a test breaks or watches. */
+function grantsOf(controlUrl: string, kind: 'toolbox' | 'site'): Grants {
+  return new Grants({
+    controlUrl,
+    credential: () => Promise.resolve('gateway-credential'),
+    kinds: [kind],
+    decisionMs: 60_000,
+    log: pino({ level: 'silent' }),
+  });
+}
+
 test('a decision is asked for once and then held, until control revokes it', async () => {
   // A gateway that has heard nothing for a moment, as on a busy machine, asks once more.
   await until(async () => {
@@ -149,13 +160,7 @@ test('after a reconnect an open request keeps going only while its credential is
 });
 
 test('a process that stalled keeps its link and its grants: what has arrived meanwhile is not read yet', async () => {
-  const grants = new Grants({
-    controlUrl: control.url,
-    credential: () => Promise.resolve('gateway-credential'),
-    kinds: ['toolbox'],
-    decisionMs: 60_000,
-    log: pino({ level: 'silent' }),
-  });
+  const grants = grantsOf(control.url, 'toolbox');
   try {
     using lease = await grants.lease({ kind: 'toolbox', sandbox }, key);
     // Longer than a link may be silent.
@@ -209,13 +214,7 @@ test('a grant that has expired is released when its target is used again', async
 test('activity is reported of grants that were used since the last report, or are by open requests', async () => {
   await using other = await startFakeControl('gateway-credential', 'data-token');
   other.decide = () => ({ vm_id: sandbox, data_url: dataUrl });
-  const grants = new Grants({
-    controlUrl: other.url,
-    credential: () => Promise.resolve('gateway-credential'),
-    kinds: ['site'],
-    decisionMs: 60_000,
-    log: pino({ level: 'silent' }),
-  });
+  const grants = grantsOf(other.url, 'site');
   try {
     const [open, brief] = [
       await grants.lease({ kind: 'site', sandbox: 'open' }, null),
@@ -242,13 +241,7 @@ test('activity is reported of grants that were used since the last report, or ar
 test('the one used for longest ago is released first when there are too many', async () => {
   await using other = await startFakeControl('gateway-credential', 'data-token');
   other.decide = () => ({ vm_id: sandbox, data_url: dataUrl });
-  const grants = new Grants({
-    controlUrl: other.url,
-    credential: () => Promise.resolve('gateway-credential'),
-    kinds: ['site'],
-    decisionMs: 60_000,
-    log: pino({ level: 'silent' }),
-  });
+  const grants = grantsOf(other.url, 'site');
   const use = async (first: number, count: number): Promise<void> => {
     const names = Array.from({ length: count }, (_none, index) => String(first + index));
     const leases = await Promise.all(
@@ -273,13 +266,7 @@ test('the one used for longest ago is released first when there are too many', a
 });
 
 test('a grant that was revoked while nothing used it is released: 10,000 sandboxes that were used and changed leave none', async () => {
-  const grants = new Grants({
-    controlUrl: control.url,
-    credential: () => Promise.resolve('gateway-credential'),
-    kinds: ['toolbox'],
-    decisionMs: 60_000,
-    log: pino({ level: 'silent' }),
-  });
+  const grants = grantsOf(control.url, 'toolbox');
   try {
     control.released.length = 0;
     const count = 10_000;
