@@ -1,5 +1,9 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type IncomingMessage, request } from 'node:http';
 import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
 import { isDeepStrictEqual } from 'node:util';
 import type { SandboxUsage, UsageHistory, UsageReport } from '@releap/contract';
@@ -52,6 +56,18 @@ describe('a sandbox from a built-in image, over the REST API', () => {
     const total = Number(/MemTotal:\s+(\d+) kB/.exec(result)?.[1]);
     assert.ok(total > 150 * 1024 && total <= 256 * 1024, result);
     assert.match(result, /\n1\n$/);
+  });
+
+  test('the metrics of its host count its start, on a socket that only root opens', async () => {
+    const socketPath = join(service.home, 'run/runner.sock');
+    const sent = request({ socketPath, path: '/metrics' }).end();
+    const [response] = (await once(sent, 'response')) as [IncomingMessage];
+    const metrics = await text(response);
+    assert.match(metrics, /^releap_operation_duration_seconds_count\{operation="boot",outcome="ok"\} [1-9]/m);
+    assert.match(metrics, /^releap_host_sandboxes\{state="running"\} [1-9]/m);
+    assert.match(metrics, /^releap_network_slots\{state="held"\} [1-9]/m);
+    assert.match(metrics, /^releap_disk_free_bytes\{folder="[^"]+"\} [1-9]/m);
+    assert.match(metrics, /^releap_nodejs_eventloop_lag_p99_seconds /m);
   });
 
   test('a declared port is reached through port_map', async () => {

@@ -7,6 +7,7 @@
 //	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
 //	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
 //	hostd compact SOURCE TARGET         the same without pages that are zero
+//	hostd clock                         whether the host's clock is synchronized (adjtimex(2))
 //	hostd listen-transparent ADDRESS -- COMMAND ...   starts a command with a socket for redirected connections (IP_TRANSPARENT)
 //	hostd jail OPTIONS -- COMMAND ...   starts a VMM in its cgroups, limits and namespaces (execve(2))
 //	hostd share OPTIONS -- COMMAND ...  starts what serves a folder to a guest, in a user namespace (mount_setattr(2), openat2(2))
@@ -19,6 +20,7 @@ import (
 	"fmt"
 	"os"
 
+	"releap/host/internal/clock"
 	"releap/host/internal/cowclone"
 	"releap/host/internal/jail"
 	"releap/host/internal/listen"
@@ -36,13 +38,14 @@ var commands = map[string]func(args []string) error{
 	"share":              jail.Share,
 	jail.ShareStage:      jail.EnterShare,
 	"probe-volumes":      jail.ProbeVolumes,
+	"clock":              func([]string) error { return clock.Print(os.Stdout) },
 	"listen-transparent": listen.Exec,
 	"serve":              func([]string) error { return serve.Serve(os.Stdin, os.Stdout) },
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|share|probe-volumes|listen-transparent|serve ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|share|probe-volumes|clock|listen-transparent|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

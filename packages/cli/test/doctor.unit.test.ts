@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { checkNesting } from '../src/doctor/accelerator.ts';
+import { checkClock } from '../src/doctor/clock.ts';
 import { checkImageCache } from '../src/doctor/image-cache.ts';
 import { checkKernel } from '../src/doctor/machine.ts';
 import { checkObjectStores } from '../src/doctor/object-stores.ts';
@@ -40,6 +41,30 @@ test('a kernel that offers nested virtualisation is warned of, with how to switc
     }
   } finally {
     await rm(modules, { recursive: true });
+  }
+});
+
+test('a clock that nothing keeps right is a warning, with what depends on it', async () => {
+  const root = await mkdtemp(join(tmpdir(), 'rlp-doctor-clock-'));
+  const { signal } = new AbortController();
+  try {
+    const before = await checkClock(root, signal);
+    assert.deepEqual([before.id, before.status], ['clock', 'warn']);
+    const says = async (script: string): Promise<void> => {
+      await mkdir(join(root, 'build/host'), { recursive: true });
+      await writeFile(join(root, 'build/host/hostd'), `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+    };
+    await says('echo synchronized 16500');
+    const ok = await checkClock(root, signal);
+    assert.deepEqual([ok.status, ok.detail], ['ok', 'synchronized, wrong by 17 ms at most']);
+    await says('echo unsynchronized 16000000');
+    const off = await checkClock(root, signal);
+    assert.equal(off.status, 'warn');
+    assert.match(off.detail, /not synchronized.*chrony/);
+    await says('echo adjtimex: operation not permitted >&2; exit 1');
+    assert.match((await checkClock(root, signal)).detail, /not known: adjtimex: operation not permitted/);
+  } finally {
+    await rm(root, { recursive: true, force: true });
   }
 });
 

@@ -29,7 +29,8 @@ import { builtGuest, guestWithKernel } from './machine/open-machines.ts';
 import { Admission, openMachines, type WarmPools } from './machine/index.ts';
 import { GUEST } from './network/address-plan.ts';
 import type { MemoryBudget } from './memory/memory-budget.ts';
-import { startMetrics } from './metrics/start-metrics.ts';
+import { OperationMetrics } from './metrics/operation-metrics.ts';
+import { runnerMetrics } from './metrics/runner-metrics.ts';
 import { CounterReader } from './metering/counter-reader.ts';
 import { UsageMeter } from './metering/usage-meter.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
@@ -215,8 +216,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
 
   let ready = false;
   const linked = Promise.withResolvers<void>();
+  const operations = new OperationMetrics();
   const reconciler: Reconciler = new Reconciler({
     host,
+    operations,
     records: new RecordStore(join(folder, 'state')),
     quarantine: sandboxQuarantine,
     report: (observation) => link.report(toSandboxReport(observation)),
@@ -311,7 +314,15 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
     verify: dataTokenVerifier(identity),
-    metrics: startMetrics(admission, () => pools.stats, images),
+    metrics: runnerMetrics({
+      starts: [admission, () => pools.stats, images],
+      operations,
+      reconciler,
+      network,
+      memoryBudget: machines.memoryBudget,
+      spaces,
+      quarantines: { sandbox: sandboxQuarantine, snapshot: snapshotQuarantine, volume: volumeQuarantine },
+    }),
     register: (app) =>
       registerDataRoutes(app, {
         host,

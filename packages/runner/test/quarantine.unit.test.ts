@@ -8,6 +8,7 @@ import { pino } from 'pino';
 import { eventually } from '@releap/testing/eventually';
 import { Absences } from '../src/quarantine/absences.ts';
 import { Quarantine } from '../src/quarantine/quarantine.ts';
+import { OperationMetrics } from '../src/metrics/operation-metrics.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
@@ -90,6 +91,7 @@ class World {
       log,
     });
     this.reconciler = new Reconciler({
+      operations: new OperationMetrics(),
       host: this.host as unknown as SandboxHost,
       records: new RecordStore(join(home, 'state')),
       quarantine: this.quarantine,

@@ -12,6 +12,7 @@ import { encodeMessage, FrameType, MAGIC } from '../src/guest/frames.ts';
 import { ADOPT_DEADLINE_MS, MachineHost } from '../src/reconcile/machine-host.ts';
 import type { MachineHostOptions } from '../src/reconcile/machine-host-options.ts';
 import { Quarantine } from '../src/quarantine/quarantine.ts';
+import { OperationMetrics } from '../src/metrics/operation-metrics.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
 import type { LiveSandbox, SandboxEvents, SandboxHost } from '../src/reconcile/sandbox-host.ts';
 import { RecordStore } from '../src/reconcile/sandbox-record.ts';
@@ -83,6 +84,7 @@ async function opened() {
   const observations: Observation[] = [];
   const reports = new EventEmitter<Record<string, []>>();
   const reconciler = new Reconciler({
+    operations: new OperationMetrics(),
     host: host as unknown as SandboxHost,
     records: new RecordStore(await mkdtemp(join(folder, 'state-'))),
     quarantine: quarantineIn(await mkdtemp(join(folder, 'home-'))),
@@ -185,6 +187,7 @@ it('an unreadable record, whose VM cannot be ended, prevents no other from being
     throw new Error('not an id of a VM');
   };
   const reconciler = new Reconciler({
+    operations: new OperationMetrics(),
     host: host as unknown as SandboxHost,
     records: new RecordStore(state),
     quarantine: quarantineIn(state),

@@ -15,6 +15,7 @@ import {
 } from 'fast-check';
 import type { Arbitrary } from 'fast-check';
 import { pino } from 'pino';
+import { OperationMetrics } from '../src/metrics/operation-metrics.ts';
 import type { Assignment } from '../src/reconcile/assignment.ts';
 import { Sandbox } from '../src/reconcile/sandbox.ts';
 import type { RecordStore, SandboxRecord } from '../src/reconcile/sandbox-record.ts';
@@ -123,6 +124,7 @@ class Scene {
     return new Sandbox(
       {
         host: new ModelHost(this.life),
+        operations: new OperationMetrics(),
         records: this.life.records as unknown as RecordStore,
         find: (vmId) => this.#sandboxes.get(vmId),
         report: () => undefined,

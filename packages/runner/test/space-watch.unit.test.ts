@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { it, mock } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { lookAfterMs, lowBytes, SpaceWatch } from '../src/disk/space-watch.ts';
+import { isLow, lookAfterMs, lowBytes, SpaceWatch } from '../src/disk/space-watch.ts';
 
 const MIB = 2 ** 20;
 
@@ -17,7 +17,7 @@ it('a file system that is nearly full is reported until there is enough space ag
     log: pino({ enabled: false }),
     read: async () => {
       looks += 1;
-      return { freeBytes, totalBytes: 1_000_000 * MIB };
+      return { freeBytes, totalBytes: 1_000_000 * MIB, freeInodes: 1_000_000, totalInodes: 10_000_000 };
     },
   });
   const pass = async (ms: number): Promise<void> => {
@@ -68,4 +68,13 @@ it('free space is read again before writers of 8 GiB per second could have used 
       assert.ok(after >= 100 && after <= 1_000, `${after}`);
       if (after > 100) assert.ok(8 * gib * (after / 1000) <= free * gib - low + 1, `${size} ${free}`);
     }
+});
+
+it('guests are paused when 1 % of the inodes are free, and 20,000 of a large file system', () => {
+  const low = (freeInodes: number, totalInodes: number, factor?: number): boolean =>
+    isLow({ freeBytes: 100 * 2 ** 30, totalBytes: 1_000 * 2 ** 30, freeInodes, totalInodes }, factor);
+  assert.deepEqual([low(655, 65_536), low(656, 65_536)], [true, false]);
+  assert.deepEqual([low(19_999, 16_000_000), low(20_000, 16_000_000)], [true, false]);
+  assert.equal(low(20_000, 16_000_000, 1.5), true);
+  assert.equal(low(0, 0), false, 'btrfs makes them as needed');
 });

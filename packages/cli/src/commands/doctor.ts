@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { checkAccelerator, checkNesting } from '../doctor/accelerator.ts';
 import { checkCgroup } from '../doctor/cgroup.ts';
+import { checkClock } from '../doctor/clock.ts';
 import type { Check } from '../doctor/check.ts';
 import { checkDigests } from '../doctor/digests.ts';
 import { checkImageCache } from '../doctor/image-cache.ts';
@@ -64,6 +65,7 @@ async function collect(
   const cache = env['RELEAP_CACHE'] || join(releapHome(env), 'cache');
   using spinner = new Spinner(context, 'looking at the machine');
   const checks = [...checkMachine(), ...checkNesting()];
+  checks.push(await checkClock(root, context.signal));
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
   checks.push(...(await checkImageCache(cache, env)));
   checks.push(...(await checkQuarantine(releapHome(env))));

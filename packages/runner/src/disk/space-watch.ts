@@ -7,6 +7,11 @@ import type { Ballast } from './ballast.ts';
  * `most`; of a small file system no more than `smallShare`.
  */
 const LOW = { share: 1 / 50, least: 2 ** 30, most: 8 * 2 ** 30, smallShare: 1 / 20 };
+/**
+ * The same for inodes, which PostgreSQL and the service's records need: below this share of them, and no more than `most`. A file system
+ * that makes them as needed, as btrfs, counts none.
+ */
+const LOW_INODES = { share: 1 / 100, most: 20_000 };
 /** Guests resume when there is this much more, so that they are not paused again immediately. */
 const ENOUGH_FACTOR = 1.5;
 /** Near the limit the interval is shorter, and farther off so short that no faster writers reach the limit unseen. */
@@ -22,7 +27,16 @@ export interface SpaceWatchOptions {
   /** Released when space is short, and allocated again when there is enough. */
   ballast?: Pick<Ballast, 'allocate' | 'release'>;
   log: Logger;
-  read?: () => Promise<{ freeBytes: number; totalBytes: number }>;
+  read?: () => Promise<Space>;
+}
+
+/** Of a file system, for unprivileged processes such as VMMs and PostgreSQL. */
+export interface Space {
+  freeBytes: number;
+  totalBytes: number;
+  freeInodes: number;
+  /** 0: it has no fixed number of them. */
+  totalInodes: number;
 }
 
 /**
@@ -33,6 +47,7 @@ export class SpaceWatch {
   readonly #options: SpaceWatchOptions;
   #timer: NodeJS.Timeout | undefined;
   #isShort = false;
+  #last: Space | undefined;
   /** Undefined: there may be one of an earlier run. */
   #isReleased: boolean | undefined;
   #isClosed = false;
@@ -40,6 +55,15 @@ export class SpaceWatch {
   constructor(options: SpaceWatchOptions) {
     this.#options = options;
     this.#lookAfter(0);
+  }
+
+  get folder(): string {
+    return this.#options.folder;
+  }
+
+  /** What the last look has found; undefined before the first. */
+  get last(): Space | undefined {
+    return this.#last;
   }
 
   get isShort(): boolean {
@@ -69,11 +93,13 @@ export class SpaceWatch {
     const { folder, onShort, log, read = () => spaceOf(folder) } = this.#options;
     let next = LOOK_EVERY_MS.far;
     try {
-      const { freeBytes, totalBytes } = await read();
+      const space = await read();
+      this.#last = space;
+      const { freeBytes, totalBytes, freeInodes } = space;
       const low = lowBytes(totalBytes);
-      const isShort = freeBytes < (this.#isShort ? low * ENOUGH_FACTOR : low);
+      const isShort = isLow(space, this.#isShort ? ENOUGH_FACTOR : 1);
       if (isShort !== this.#isShort) {
-        const facts = { folder, free_mib: Math.floor(freeBytes / 2 ** 20) };
+        const facts = { folder, free_mib: Math.floor(freeBytes / 2 ** 20), free_inodes: freeInodes };
         if (isShort) log.error(facts, "the host's disk is nearly full: all guests are paused");
         else log.info(facts, "the host's disk has space again: guests are resumed");
       }
@@ -100,10 +126,20 @@ export function lowBytes(totalBytes: number): number {
   return Math.min(share, totalBytes * LOW.smallShare);
 }
 
-/** Free space for unprivileged processes, such as VMMs and PostgreSQL. */
-export async function spaceOf(folder: string): Promise<{ freeBytes: number; totalBytes: number }> {
-  const { bavail, blocks, bsize } = await statfs(folder);
-  return { freeBytes: bavail * bsize, totalBytes: blocks * bsize };
+/** Whether a file system has less than `factor` times the bytes or inodes at which guests are paused. */
+export function isLow({ freeBytes, totalBytes, freeInodes, totalInodes }: Space, factor = 1): boolean {
+  const lowInodes = Math.min(totalInodes * LOW_INODES.share, LOW_INODES.most);
+  return freeBytes < lowBytes(totalBytes) * factor || freeInodes < lowInodes * factor;
+}
+
+export async function spaceOf(folder: string): Promise<Space> {
+  const { bavail, blocks, bsize, ffree, files } = await statfs(folder);
+  return {
+    freeBytes: bavail * bsize,
+    totalBytes: blocks * bsize,
+    freeInodes: ffree,
+    totalInodes: files,
+  };
 }
 
 /** The first of these folders on each file system. */

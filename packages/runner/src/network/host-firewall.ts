@@ -69,6 +69,7 @@ export class HostFirewall {
   #pinsFrom = 0;
   #pinsTimer: NodeJS.Timeout | undefined;
   #watch: RulesetWatch | undefined;
+  #restores = 0;
   /** Released slots of which the sets still have what was denied to the former holder. */
   readonly #stale = new Set<number>();
   #cleaning: NodeJS.Timeout | undefined;
@@ -91,6 +92,11 @@ export class HostFirewall {
     if (pins === undefined) await firewall.#dropUnaccepted();
     firewall.#watch = new RulesetWatch(options.watchMs, () => firewall.#restoreIfGone());
     return firewall;
+  }
+
+  /** How often another program had removed the table. */
+  get restores(): number {
+    return this.#restores;
   }
 
   #render(pins: ReadonlyMap<number, readonly NetdPin[]>): string {
@@ -116,6 +122,7 @@ export class HostFirewall {
     } catch (error) {
       if (this.#watch === undefined || !isAbsent(error)) return;
     }
+    this.#restores += 1;
     this.#log.error(
       { table: this.#plan.table },
       'our firewall table was removed by another program: loading it again',

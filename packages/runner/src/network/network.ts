@@ -199,6 +199,24 @@ export class Network {
     });
   }
 
+  /** For metrics. Helpers that this host does not have are not named. */
+  get counts(): {
+    slots: Record<string, number>;
+    helperEnds: Record<string, number>;
+    firewallRestores: number;
+  } {
+    const { pool, firewall, netd, interceptor, stores } = this.#parts;
+    return {
+      slots: pool.counts,
+      helperEnds: {
+        netd: netd.ends,
+        ...(interceptor && { interceptor: interceptor.ends }),
+        ...(stores && { 'store-proxy': stores.ends }),
+      },
+      firewallRestores: firewall.restores,
+    };
+  }
+
   /** The process that serves DNS and forwards. */
   netdPid(): Promise<number | undefined> {
     return this.#parts.netd.pid();

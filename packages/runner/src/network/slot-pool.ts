@@ -97,6 +97,16 @@ export class SlotPool {
     return pool;
   }
 
+  /** Slots by state. Those that are being made or removed are in none. */
+  get counts(): { ready: number; held: number; withheld: number; free: number } {
+    return {
+      ready: this.#ready.length,
+      held: this.#held.size,
+      withheld: this.#withheld.size,
+      free: this.#free.length,
+    };
+  }
+
   async #recover(): Promise<void> {
     const { tag } = this.#plan;
     const [records, links, spaces] = await Promise.all([this.#store.load(), listLinks(), listNetns()]);

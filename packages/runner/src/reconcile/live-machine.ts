@@ -160,6 +160,10 @@ export class LiveMachine implements LiveSandbox {
     return this.#idle.isFrozen;
   }
 
+  get isSilent(): boolean {
+    return this.#watch.isSilent;
+  }
+
   async freeze(turn: string): Promise<void> {
     await this.#idle.freeze(turn);
   }

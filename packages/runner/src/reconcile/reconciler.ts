@@ -78,6 +78,14 @@ export class Reconciler implements HeldKind {
     return [...this.#sandboxes].flatMap(([vmId, sandbox]) => (sandbox.live === undefined ? [] : [vmId]));
   }
 
+  /** Sandboxes whose micro-VM runs, by state: `frozen` because it is idle, `silent` if its agent does not answer. */
+  get counts(): { running: number; frozen: number; silent: number } {
+    const live = [...this.#sandboxes.values()].flatMap((sandbox) => sandbox.live ?? []);
+    const frozen = live.filter(({ isFrozen }) => isFrozen).length;
+    const silent = live.filter(({ isFrozen, isSilent }) => isSilent && !isFrozen).length;
+    return { running: live.length - frozen - silent, frozen, silent };
+  }
+
   /** The host's file system is nearly full: pauses all guests until there is space. */
   pauseForSpace(isShort: () => boolean): void {
     for (const { live, vmId } of this.#sandboxes.values()) {

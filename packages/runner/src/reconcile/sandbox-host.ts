@@ -78,6 +78,8 @@ export interface LiveSandbox {
   setClock(hurry: AbortSignal): Promise<void>;
   /** Whether its virtual processors are stopped because it is idle. */
   readonly isFrozen: boolean;
+  /** Whether its agent has not answered several times in a row. */
+  readonly isSilent: boolean;
   /** Stops its virtual processors (see `IdleTurn`). @throws ApiError 409 after a thaw of another turn */
   freeze(turn: string): Promise<void>;
   /** Resumes them. @returns whether they were stopped: the guest's clock was, too */

@@ -2,6 +2,7 @@ import type { Logger } from 'pino';
 import { traced } from '@releap/tracing';
 import { GuestLostError } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
+import type { OperationMetrics } from '../metrics/operation-metrics.ts';
 import type { Turn } from './steps.ts';
 import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import { messageOf, NOTHING_BESIDE_VM, SandboxOutcome } from './sandbox-outcome.ts';
@@ -34,6 +35,7 @@ export interface ForkTurn extends Turn {
 export interface SandboxWorkDeps {
   state: SandboxState;
   host: SandboxHost;
+  operations: OperationMetrics;
   log: Logger;
   /** Aborted when the sandbox is to be deleted. */
   deletion: AbortSignal;
@@ -61,6 +63,7 @@ export class SandboxWork {
   readonly #deps: SandboxWorkDeps;
   readonly #state: SandboxState;
   readonly #host: SandboxHost;
+  readonly #operations: OperationMetrics;
   readonly #outcome: SandboxOutcome;
 
   /** @param mayRun whether an earlier runner may have left a VM */
@@ -68,6 +71,7 @@ export class SandboxWork {
     this.#deps = deps;
     this.#state = deps.state;
     this.#host = deps.host;
+    this.#operations = deps.operations;
     this.#outcome = new SandboxOutcome(deps.state, deps.host);
     this.#vm = mayRun ? 'unknown' : 'none';
   }
@@ -200,7 +204,11 @@ export class SandboxWork {
       await this.#state.observe('stopping');
       failpoint('stop:recorded');
       // A newer assignment waits for the end of a stop, except a deletion, which needs no clean disk.
-      await this.live?.shutDown(STOP_GRACE_MS, this.#deps.deletion);
+      const { live } = this;
+      await this.#operations.run(
+        'stop',
+        async () => await live?.shutDown(STOP_GRACE_MS, this.#deps.deletion),
+      );
       failpoint('stop:down');
       await this.release();
     },
@@ -278,14 +286,20 @@ export class SandboxWork {
     if (source.live === undefined) {
       return await this.#host.initFromOrigin(this.#state.vmId, { type: 'fork', vm_id: sourceId });
     }
-    await using origin = await source.live.fork(this.#state.vmId);
+    const { live } = source;
+    await this.#operations.run('fork', async () => await this.#forkLive(live, signal, turn), signal);
+    this.#started = 'fork';
+  }
+
+  /** Until the child runs. */
+  async #forkLive(source: LiveSandbox, signal: AbortSignal, turn: ForkTurn): Promise<void> {
+    await using origin = await source.fork(this.#state.vmId);
     // The child continues; the next step of the source waits until its memory is no longer read.
     turn.endAfter(origin.copied);
     await this.#state.observe('booting');
     const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
     const { served, past } = this.#state;
     this.live = await this.#host.startForkChild(served, origin, past, this.#events(), bootSignal);
-    this.#started = 'fork';
   }
 
   async #boot(signal: AbortSignal): Promise<boolean> {
@@ -326,10 +340,9 @@ export class SandboxWork {
       if (isPersistent && operation === 'start') {
         if (!(await this.#host.localState(this.#state.vmId)).disk) throw new Error(DISK_GONE);
       }
-      this.live = await traced(
-        'start micro-VM',
-        async () => await this.#host.boot(served, image, past, this.#events(), bootSignal),
-      );
+      const boot = async (): Promise<LiveSandbox> =>
+        await this.#host.boot(served, image, past, this.#events(), bootSignal);
+      this.live = await traced('start micro-VM', () => this.#operations.run('boot', boot, signal));
       failpoint(`${operation}:booted`);
       signal.throwIfAborted();
       past.manifest = image.digest;
@@ -350,7 +363,11 @@ export class SandboxWork {
       await this.#state.observe('booting');
       failpoint('resume:recorded');
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
-      this.live = await this.#host.resume(served, past, this.#events(), bootSignal);
+      this.live = await this.#operations.run(
+        'resume',
+        async () => await this.#host.resume(served, past, this.#events(), bootSignal),
+        signal,
+      );
       this.#started = 'resume';
       return true;
     } catch (error) {
@@ -366,7 +383,8 @@ export class SandboxWork {
     await this.#state.observe('pausing');
     failpoint('pause:recorded');
     try {
-      await this.live?.suspend();
+      const { live } = this;
+      await this.#operations.run('pause', async () => await live?.suspend());
       failpoint('pause:ended');
       await this.release();
       await this.#state.observe('paused');

@@ -3,6 +3,7 @@ import type { Logger } from 'pino';
 import { traced } from '@releap/tracing';
 import type { Assignment, Observation } from './assignment.ts';
 import type { SnapshotFacts } from '../machine/index.ts';
+import type { OperationMetrics } from '../metrics/operation-metrics.ts';
 import type { LiveSandbox, SandboxHost } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 import { SandboxState } from './sandbox-state.ts';
@@ -14,6 +15,7 @@ export interface SandboxDeps {
   host: SandboxHost;
   /** Another sandbox of this machine. */
   find: (vmId: string) => Sandbox | undefined;
+  operations: OperationMetrics;
   records: RecordStore;
   report: (observation: Observation) => void;
   log: Logger;
@@ -52,6 +54,7 @@ export class Sandbox {
       {
         state: this.#state,
         host: deps.host,
+        operations: deps.operations,
         log: this.#log,
         deletion: this.#deletion.signal,
         onExit: () => this.#handleExit(),
@@ -184,7 +187,11 @@ export class Sandbox {
       if (!this.live || manifest === undefined) {
         throw new Error(`the sandbox is ${this.#state.observation.status}, and must be running`);
       }
-      return await this.live.snapshot(id, kind, manifest, parentId);
+      const { live } = this;
+      return await this.#deps.operations.run(
+        'snapshot',
+        async () => await live.snapshot(id, kind, manifest, parentId),
+      );
     });
   }
 

@@ -15,6 +15,7 @@ import type { Slot } from '../../src/network/slot.ts';
 import { MachineHost } from '../../src/reconcile/machine-host.ts';
 import { Absences } from '../../src/quarantine/absences.ts';
 import { Quarantine } from '../../src/quarantine/quarantine.ts';
+import { OperationMetrics } from '../../src/metrics/operation-metrics.ts';
 import { Reconciler } from '../../src/reconcile/reconciler.ts';
 import { SnapshotReconciler } from '../../src/reconcile/snapshot-reconciler.ts';
 import type { HeldImage } from '../../src/reconcile/sandbox-host.ts';
@@ -116,6 +117,7 @@ export class TestRunner {
       log,
     });
     this.reconciler = new Reconciler({
+      operations: new OperationMetrics(),
       host: new TestHost({
         machines: opened.machines,
         meter: this.meter,

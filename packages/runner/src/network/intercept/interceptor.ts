@@ -99,6 +99,11 @@ export class Interceptor {
     return await this.#helper.pid();
   }
 
+  /** How often it has ended by itself, or hung and was ended. */
+  get ends(): number {
+    return this.#helper.ends;
+  }
+
   /** From now on placeholders of this sandbox are replaced. @param env with its placeholders */
   put(vmId: string, env: Record<string, string>): void {
     this.#sandboxes.set(vmId, { env });

@@ -66,6 +66,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
   #running: Promise<void> | undefined;
   #connection: HelperConnection<Sent, S> | undefined;
   #isEnding = false;
+  #ends = 0;
 
   constructor(options: HelperOptions<Sent, S>) {
     this.#options = options;
@@ -81,6 +82,11 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
   /** The last one has lost its connection and is being ended: until `onDead` it may still serve. */
   get isEnding(): boolean {
     return this.#isEnding;
+  }
+
+  /** How often one has ended by itself, or hung and was ended. */
+  get ends(): number {
+    return this.#ends;
   }
 
   get isStopping(): boolean {
@@ -126,6 +132,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
         error instanceof Error ? error.message : String(error),
       );
       if (signal.aborted) return;
+      this.#ends += 1;
       // One whose connection is lost may still listen, and it may have hung: only a dead one leads nowhere.
       await process.kill().catch((err: unknown) => log.error({ err }, `${protocol.name} could not be ended`));
       this.#isEnding = false;

@@ -144,6 +144,11 @@ export class Netd {
     return await this.#helper.pid();
   }
 
+  /** How often it has ended by itself, or hung and was ended. */
+  get ends(): number {
+    return this.#helper.ends;
+  }
+
   /** Whether it was told of that sandbox. */
   serves(vmId: string): boolean {
     return this.#sandboxes.has(vmId);

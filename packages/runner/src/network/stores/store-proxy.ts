@@ -109,6 +109,11 @@ export class StoreProxy {
     return await this.#helper.pid();
   }
 
+  /** How often it has ended by itself, or hung and was ended. */
+  get ends(): number {
+    return this.#helper.ends;
+  }
+
   /** Serves sandboxes that an earlier runner served: a mount that was added as they ran is in no assignment. */
   async recover(sandboxes: Iterable<{ vmId: string; address: string }>): Promise<void> {
     const served = new Set(await readdir(this.#served).catch(() => []));
