@@ -70,6 +70,29 @@ describe('guarantees', () => {
     await until(async () => (await counts(world))['running'] === 4);
   });
 
+  it('disk that others have written to is not allocated: a sandbox waits until enough is free', async () => {
+    await using world = await startWorld({ limits: { overcommit: SPOT } });
+    const runner = await world.runner({ facts: { cores: 8, disk_mib: 100_000 } });
+    const [unknown] = await hosts(world);
+    assert.equal(unknown?.free_disk_mib, null, 'an older runner says nothing');
+    runner.freeDiskMib = 1_000;
+    runner.heartbeat(true);
+    await until(async () => (await hosts(world))[0]?.free_disk_mib === 1_000);
+    await create(world.call, world, { scratch_mib: 1_000 });
+    await until(async () => (await counts(world))['running'] === 1);
+    await create(world.call, world, { scratch_mib: 1_001 });
+    await world.control.sweep();
+    assert.deepEqual(await counts(world), { running: 1, pending: 1 });
+    assert.equal((await hosts(world))[0]?.used.disk_mib, 99_000);
+    runner.freeDiskMib = 1_001;
+    runner.heartbeat(true);
+    await until(async () => (await counts(world))['running'] === 2);
+    // Thin disks may have written less than they were promised.
+    runner.freeDiskMib = 200_000;
+    runner.heartbeat(true);
+    await until(async () => (await hosts(world))[0]?.used.disk_mib === 2_001);
+  });
+
   it('the single-machine setting overcommits burstable sandboxes too', async () => {
     const overcommit = { cpu: 8, mem: 4, disk: 4, tier: 'burstable' } as const;
     await using world = await startWorld({ limits: { overcommit } });

@@ -39,6 +39,7 @@ import { SecretsClient } from './network/intercept/secrets-client.ts';
 import { Network } from './network/network.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
 import { Ballast } from './disk/ballast.ts';
+import { freeForDisksMib } from './disk/check-space.ts';
 import { fileSystemsOf, SpaceWatch } from './disk/space-watch.ts';
 import { ClockStepDetector } from './reconcile/clock-step-detector.ts';
 import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
@@ -278,6 +279,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     }),
     isReady: () => ready,
     heldMemory: () => heldMemory(machines.memoryBudget, pools),
+    // The first is that of the sandboxes' disks.
+    freeDiskMib: () => spaces[0]?.last && freeForDisksMib(spaces[0].last),
     handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds, artifacts, volumes],
     onLinked: () => {
       absences.linked();

@@ -155,6 +155,7 @@ class Linked implements AsyncDisposable {
       }),
       isReady: () => true,
       heldMemory: () => ({ mem_mib: 300, reclaimable_mib: 200 }),
+      freeDiskMib: () => 400,
       handlers: kinds.map(handler),
       onLinked: () => undefined,
       onSynced: () => this.synced++,
@@ -231,6 +232,7 @@ describe('the link of a runner', () => {
       type: 'heartbeat',
       ready: true,
       held_memory: { mem_mib: 300, reclaimable_mib: 200 },
+      free_disk_mib: 400,
     });
   });
 

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { it, mock } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { pino } from 'pino';
-import { isLow, lookAfterMs, lowBytes, SpaceWatch } from '../src/disk/space-watch.ts';
+import { freeForDisksMib } from '../src/disk/check-space.ts';
+import { hasFewInodes, lookAfterMs, lowBytes, SpaceWatch } from '../src/disk/space-watch.ts';
 
 const MIB = 2 ** 20;
 
@@ -72,9 +73,17 @@ it('free space is read again before writers of 8 GiB per second could have used 
 
 it('guests are paused when 1 % of the inodes are free, and 20,000 of a large file system', () => {
   const low = (freeInodes: number, totalInodes: number, factor?: number): boolean =>
-    isLow({ freeBytes: 100 * 2 ** 30, totalBytes: 1_000 * 2 ** 30, freeInodes, totalInodes }, factor);
+    hasFewInodes({ freeBytes: 0, totalBytes: 0, freeInodes, totalInodes }, factor);
   assert.deepEqual([low(655, 65_536), low(656, 65_536)], [true, false]);
   assert.deepEqual([low(19_999, 16_000_000), low(20_000, 16_000_000)], [true, false]);
   assert.equal(low(20_000, 16_000_000, 1.5), true);
   assert.equal(low(0, 0), false, 'btrfs makes them as needed');
+});
+
+it('new disks may take what is free above the reserve, and nothing without inodes', () => {
+  const gib = 2 ** 30;
+  const space = { freeBytes: 20 * gib, totalBytes: 100 * gib, freeInodes: 1_000_000, totalInodes: 6_000_000 };
+  assert.equal(freeForDisksMib(space), 20 * 1024 - 1.25 * 2 * 1024);
+  assert.equal(freeForDisksMib({ ...space, freeBytes: gib }), 0);
+  assert.equal(freeForDisksMib({ ...space, freeInodes: 20_000 }), 0);
 });

@@ -219,10 +219,16 @@ export class ScriptedRunner implements AsyncDisposable {
 
   /** What it says with its heartbeats; older runners say nothing. */
   heldMemory: HeldMemory | undefined;
+  freeDiskMib: number | undefined;
 
   heartbeat(ready: boolean): void {
     this.#ready = ready;
-    this.send({ type: 'heartbeat', ready, ...(this.heldMemory && { held_memory: this.heldMemory }) });
+    this.send({
+      type: 'heartbeat',
+      ready,
+      ...(this.heldMemory && { held_memory: this.heldMemory }),
+      ...(this.freeDiskMib !== undefined && { free_disk_mib: this.freeDiskMib }),
+    });
   }
 
   send(message: RunnerMessage): void {

@@ -58,6 +58,8 @@ export const HeartbeatMessage = Type.Object({
   type: Type.Literal('heartbeat'),
   ready: Type.Boolean(),
   held_memory: Type.Optional(HeldMemory),
+  /** Free space of the file system of its disks for new sandboxes; 0 without inodes. */
+  free_disk_mib: Type.Optional(Count),
 });
 export type HeartbeatMessage = Static<typeof HeartbeatMessage>;
 

@@ -52,6 +52,10 @@ export const HostRecord = Type.Object({
         'Memory that the host holds outside the guarantees of sandboxes: memory that forks share, loaded snapshots, waiting VMs. `used` counts it without the reclaimable part, which the host releases when it needs it.',
     },
   ),
+  free_disk_mib: Type.Union([Type.Integer(), Type.Null()], {
+    description:
+      'Free space of its file system for new sandboxes. If it is less than what is not allocated, `used` counts the difference. Null: its runner is of an earlier version.',
+  }),
   sandboxes: Type.Unsafe<Partial<Record<SandboxStatus, number>>>(
     Type.Record(Type.String(), Type.Integer(), {
       description: 'Number of its sandboxes by status; statuses without any are left out.',

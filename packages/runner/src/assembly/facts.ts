@@ -2,12 +2,17 @@
 import { statfs } from 'node:fs/promises';
 import { cpus, totalmem } from 'node:os';
 import type { RunnerFacts } from '@releap/contract';
+import { runToExit } from '../process/index.ts';
 import type { Machines } from '../machine/index.ts';
 import { vmmName } from '../reconcile/snapshot-reconciler.ts';
 import type { RunnerOptions } from '../runner-options.ts';
 import { guestDigest } from '../template/machine-size.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
+
+const MIB = 2 ** 20;
+/** It looks at each file once: there are a few thousand at most. */
+const USED_DEADLINE_MS = 60_000;
 
 export interface FactsSources {
   /** What the machine offers, instead of what it has. */
@@ -35,7 +40,18 @@ export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
   };
 }
 
+/** What sandboxes may have of the file system: what they have, which is allocated to them again, and what is free. */
 async function diskMib(folder: string): Promise<number> {
   const { bavail, bsize } = await statfs(folder);
-  return Math.floor((bavail * bsize) / 2 ** 20);
+  return Math.floor((bavail * bsize) / MIB) + (await usedMib(folder));
+}
+
+/**
+ * Without what lies on other file systems, as mounted volumes do. A file that is removed meanwhile is an error of du's, and its sum is
+ * right all the same.
+ */
+async function usedMib(folder: string): Promise<number> {
+  const options = ['--summarize', '--one-file-system', '--block-size=1M'];
+  const { stdout } = await runToExit('du', [...options, folder], { deadlineMs: USED_DEADLINE_MS });
+  return Number.parseInt(stdout.toString(), 10) || 0;
 }

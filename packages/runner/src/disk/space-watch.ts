@@ -97,7 +97,8 @@ export class SpaceWatch {
       this.#last = space;
       const { freeBytes, totalBytes, freeInodes } = space;
       const low = lowBytes(totalBytes);
-      const isShort = isLow(space, this.#isShort ? ENOUGH_FACTOR : 1);
+      const factor = this.#isShort ? ENOUGH_FACTOR : 1;
+      const isShort = freeBytes < low * factor || hasFewInodes(space, factor);
       if (isShort !== this.#isShort) {
         const facts = { folder, free_mib: Math.floor(freeBytes / 2 ** 20), free_inodes: freeInodes };
         if (isShort) log.error(facts, "the host's disk is nearly full: all guests are paused");
@@ -126,10 +127,9 @@ export function lowBytes(totalBytes: number): number {
   return Math.min(share, totalBytes * LOW.smallShare);
 }
 
-/** Whether a file system has less than `factor` times the bytes or inodes at which guests are paused. */
-export function isLow({ freeBytes, totalBytes, freeInodes, totalInodes }: Space, factor = 1): boolean {
-  const lowInodes = Math.min(totalInodes * LOW_INODES.share, LOW_INODES.most);
-  return freeBytes < lowBytes(totalBytes) * factor || freeInodes < lowInodes * factor;
+/** Whether a file system has fewer than `factor` times the inodes at which guests are paused. */
+export function hasFewInodes({ freeInodes, totalInodes }: Space, factor = 1): boolean {
+  return freeInodes < Math.min(totalInodes * LOW_INODES.share, LOW_INODES.most) * factor;
 }
 
 export async function spaceOf(folder: string): Promise<Space> {

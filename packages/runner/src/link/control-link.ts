@@ -51,6 +51,8 @@ export interface ControlLinkOptions {
   isReady: () => boolean;
   /** What the runner holds for sandboxes outside their limits; sent with every heartbeat. */
   heldMemory: () => HeldMemory;
+  /** Free space for new disks; undefined while it is not known. */
+  freeDiskMib: () => number | undefined;
   /** The kinds that this machine reconciles. */
   handlers: readonly AnyKindHandler[];
   /** A link was made: a whole new sync follows. */
@@ -118,8 +120,14 @@ export class ControlLink {
 
   /** Says at once whether the runner is ready, instead of at the next heartbeat. */
   heartbeat(): void {
-    const { isReady, heldMemory } = this.#options;
-    this.#send({ type: 'heartbeat', ready: isReady(), held_memory: heldMemory() });
+    const { isReady, heldMemory, freeDiskMib } = this.#options;
+    const free = freeDiskMib();
+    this.#send({
+      type: 'heartbeat',
+      ready: isReady(),
+      held_memory: heldMemory(),
+      ...(free === undefined ? {} : { free_disk_mib: free }),
+    });
   }
 
   /** Connects again, because the answer of `hello` has changed. */

@@ -58,6 +58,7 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
     used: host.used,
     allocatable: allocatable(host.facts),
     held_memory: { mem_mib: row.held_mem_mib, reclaimable_mib: row.reclaimable_mem_mib },
+    free_disk_mib: row.free_disk_mib,
     sandboxes: counts?.sandboxes ?? {},
     snapshots: counts?.snapshots ?? 0,
     uncommitted_volumes: counts?.volumes ?? 0,

@@ -17,6 +17,8 @@ export interface HostRow {
   /** Outside guarantees. */
   held_mem_mib: number;
   reclaimable_mem_mib: number;
+  /** Null: its runner does not say. */
+  free_disk_mib: number | null;
   gpus: number;
   snapshot_mib: number;
   /** The guarantees of its sandboxes, by the tiers that overcommitment tells apart. */
@@ -59,7 +61,7 @@ const sums = (tier: Tier): string => {
 /** Rows of hosts only: what their sandboxes and snapshots add up to is a row too (migration host-allocations). */
 function select(hosts: string): string {
   return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.capabilities, r.last_seen_at,
-          r.held_mem_mib, r.reclaimable_mem_mib, coalesce(a.gpus, 0)::integer as gpus,
+          r.held_mem_mib, r.reclaimable_mem_mib, r.free_disk_mib, coalesce(a.gpus, 0)::integer as gpus,
           ceil(coalesce(a.snapshot_bytes, 0) / 1048576)::double precision as snapshot_mib,
           json_build_object(${Object.keys(TIERS)
             .map((tier) => sums(tier as Tier))
@@ -131,7 +133,8 @@ export async function readHost(
 
 /**
  * Memory that a runner holds for sandboxes outside their guarantees is used, and free as far as the runner would release it.
- * Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run.
+ * Disk is allocated to everything on a host, also saved memory and snapshots; cores and memory to what may run. More of it is used if
+ * less is free on the host's file system: by images, the database, or other programs.
  */
 function toHost(row: HostRow, overcommit: Overcommit): HostUsage {
   let used: Resources = {
@@ -151,6 +154,8 @@ function toHost(row: HostRow, overcommit: Overcommit): HostUsage {
     releasable.cpu += released.cpu;
     releasable.mem_mib += released.mem_mib;
   }
+  if (row.free_disk_mib !== null)
+    used.disk_mib = Math.max(used.disk_mib, row.facts.disk_mib - row.free_disk_mib);
   return {
     id: row.id,
     region: row.region,

@@ -66,6 +66,8 @@ export class Link {
   ready = false;
   /** From the last heartbeat. */
   heldMemory: HeldMemory = { mem_mib: 0, reclaimable_mib: 0 };
+  /** Null: it does not say. */
+  freeDiskMib: number | null = null;
   /** Kinds that the runner reconciles. */
   kinds: ReadonlySet<string> = new Set();
   capabilities: ReadonlySet<string> = new Set();
@@ -242,6 +244,7 @@ export class Link {
       case 'heartbeat':
         this.#saidReady = message.ready;
         if (message.held_memory !== undefined) this.heldMemory = message.held_memory;
+        this.freeDiskMib = message.free_disk_mib ?? null;
         await this.#becomeReady();
         break;
     }

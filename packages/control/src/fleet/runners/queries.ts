@@ -28,15 +28,15 @@ export const RUNNER_READY = statement(
 /**
  * Heartbeats of the connected runners, also of those that another server marked lost. One that went offline meanwhile
  * stays so. $1 ids, $2 epochs, $3 whether they are ready, $4 memory that they hold outside guarantees, $5 what of that they
- * would release, both in MiB. Returns those whose connection is still valid.
+ * would release, $6 free disk space, in MiB. Returns those whose connection is still valid.
  */
 export const RUNNERS_SEEN = statement<{ id: string }>(
   'runners-seen',
   `update runners r set last_seen_at = now(),
           ${RUNNER_EVENTS.sets('r', { heartbeat: 'true' })}, ready = status <> 'offline' and t.ready,
-          held_mem_mib = t.held, reclaimable_mem_mib = t.reclaimable
-     from unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::integer[], $5::integer[])
-       as t(id, epoch, ready, held, reclaimable)
+          held_mem_mib = t.held, reclaimable_mem_mib = t.reclaimable, free_disk_mib = t.free_disk
+     from unnest($1::uuid[], $2::bigint[], $3::boolean[], $4::integer[], $5::integer[], $6::integer[])
+       as t(id, epoch, ready, held, reclaimable, free_disk)
     where r.id = t.id and r.epoch = t.epoch returning r.id`,
 );
 

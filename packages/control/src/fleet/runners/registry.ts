@@ -281,6 +281,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
         live.map((link) => link.ready),
         live.map(({ heldMemory }) => heldMemory.mem_mib),
         live.map(({ heldMemory }) => heldMemory.reclaimable_mib),
+        live.map(({ freeDiskMib }) => freeDiskMib),
       ]);
       beating = stored.catch(() => undefined);
       const counted = await stored;
