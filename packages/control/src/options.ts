@@ -24,8 +24,6 @@ export interface ServiceOptions {
   internalListen?: { host: string; port: number };
   /** Credentials of the operator, of gateways and of machines that join. */
   tokens: ControlTokens;
-  /** Shared token of version 0.1, if this home has one. It authorizes nothing; see docs/security.md. */
-  previousToken?: string | undefined;
   /** The region that this server registers. The first one of an installation becomes its default. */
   region: RegionConfig;
   /** Names of the images that runners have built in. */

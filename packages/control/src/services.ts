@@ -131,12 +131,10 @@ export async function createServices(
   await keys.prepare(!(await hasEncrypted(database.pool)));
   const encryption = createEncryption(keys);
   const credentials = createPullCredentials(database, encryption, log);
-  const { tokens, previousToken } = options;
+  const { tokens } = options;
   const serviceKeys = createServiceKeys({
     database,
     encryption: options.keys === undefined ? undefined : encryption,
-    // Responses that version 0.1 recorded can be replayed.
-    seeds: previousToken === undefined ? {} : { idempotency: previousToken },
     makers: { 'egress-root': async () => makeEgressRoot(await deploymentId(database)) },
     log,
   });
@@ -149,7 +147,6 @@ export async function createServices(
     database,
     endConnection,
     joinTokens: tokens.join,
-    previousToken,
     log,
   });
 

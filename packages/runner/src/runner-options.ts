@@ -18,8 +18,6 @@ export interface RunnerOptions {
   controlUrl: string;
   /** Lets this machine join an installation that does not know it. */
   joinToken: () => Promise<string | undefined>;
-  /** Shared token of version 0.1, where this home has one. */
-  previousToken?: () => Promise<string | undefined>;
   /** `RELEAP_ACCELERATOR`. */
   accelerator?: 'auto' | 'kvm' | 'tcg';
   /** Ends a trial of KVM: the start fails with its reason. */

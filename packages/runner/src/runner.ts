@@ -142,7 +142,6 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     runnerId: id,
     controlUrl: options.controlUrl,
     joinToken: options.joinToken,
-    previousToken: options.previousToken ?? (() => Promise.resolve(undefined)),
     log: log.child({ part: 'link' }),
   });
   const quarantineFolder = join(folder, 'quarantine');

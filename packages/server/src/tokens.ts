@@ -73,12 +73,6 @@ export async function tokenToShow(config: Config, kind: TokenKind): Promise<stri
   return text === undefined ? undefined : parse(file, text)[0];
 }
 
-/** Shared token of version 0.1, if this home has one. */
-export async function previousToken(config: Config): Promise<string | undefined> {
-  const text = await readIfThere(config.previousTokenFile);
-  return text === undefined || text.trim() === '' ? undefined : text.trim();
-}
-
 const newToken = (): string => randomBytes(32).toString('base64url');
 
 function watched(file: string, log: Logger): TokenSet {

@@ -48,7 +48,6 @@ describe('the configuration', () => {
   test('derives paths from the home and cuts slashes off base URLs', () => {
     const config = loadConfig({ RELEAP_HOME: '/srv/a/', RELEAP_PUBLIC_URL: 'https://api.example.org/' });
     assert.equal(config.cacheDir, '/srv/a/cache');
-    assert.equal(config.previousTokenFile, '/srv/a/internal.token');
     assert.equal(config.keyFile, '/srv/a/keys.json');
     assert.equal(config.publicUrl, 'https://api.example.org');
   });

@@ -38,16 +38,11 @@ export async function postInternal(
 export async function joinAs(
   internalUrl: string,
   runnerId: string,
-  {
-    token = JOIN_TOKEN,
-    credential = credentialOf(runnerId),
-    previousToken = undefined as string | undefined,
-  } = {},
+  { token = JOIN_TOKEN, credential = credentialOf(runnerId) } = {},
 ): Promise<Response> {
   return postInternal(internalUrl, RUNNER_JOIN_PATH, token, {
     runner_id: runnerId,
     credential_sha256: createHash('sha256').update(credential).digest('hex'),
-    ...(previousToken === undefined ? {} : { previous_token: previousToken }),
   });
 }
 

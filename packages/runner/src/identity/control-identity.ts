@@ -23,8 +23,6 @@ export interface ControlIdentityOptions {
   controlUrl: string;
   /** Lets a machine join that the control plane does not know; undefined when there is none. Read only when needed. */
   joinToken: () => Promise<string | undefined>;
-  /** Shared token of version 0.1, where this home has one: proves that the runner belongs to the installation. */
-  previousToken: () => Promise<string | undefined>;
   log: Logger;
 }
 
@@ -105,18 +103,16 @@ export class ControlIdentity {
   }
 
   async #join(): Promise<void> {
-    const { joinToken, previousToken, log } = this.#options;
+    const { joinToken, log } = this.#options;
     const token = await joinToken();
     if (token === undefined) {
       throw new Error(
         'the control plane does not accept the credential of this runner, and there is no join token (RELEAP_JOIN_TOKEN)',
       );
     }
-    const previous = await previousToken();
     const answer = await this.#post(RUNNER_JOIN_PATH, token, {
       runner_id: this.runnerId,
       credential_sha256: sha256(this.#credential),
-      ...(previous === undefined ? {} : { previous_token: previous }),
     } satisfies RunnerJoinRequest);
     if (answer.status !== 200) throw refusal(answer);
     log.info({ runner: this.runnerId }, 'joined the installation');

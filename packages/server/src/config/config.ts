@@ -39,8 +39,6 @@ export interface Config {
   databaseUrl?: string;
   databaseConnections: number;
   migrations: 'start' | 'wait';
-  /** Shared token of version 0.1. */
-  previousTokenFile: string;
   tokens: { operator?: string; metrics?: string; gateway?: string; join?: string };
   keyFile: string;
   store: StoreOptions;
@@ -179,7 +177,6 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
     migrations: get('RELEAP_MIGRATIONS'),
-    previousTokenFile: get('RELEAP_TOKEN_FILE') ?? path.join(home, 'internal.token'),
     tokens: compact({
       operator: get('RELEAP_OPERATOR_TOKEN'),
       metrics: get('RELEAP_METRICS_TOKEN'),

@@ -5,7 +5,7 @@ import { internalUrlOf, previewUrlOf, urlHost } from '../config/config.ts';
 import { plainHttpWarning } from '../config/plain-http.ts';
 import { PREVIEW_PORT_OFFSET } from '../supervisor/ports.ts';
 import { issuerOf } from '../identity/issuer.ts';
-import { acceptedTokens, ensureTokens, previousToken } from '../tokens.ts';
+import { acceptedTokens, ensureTokens } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
 /** The control plane: REST API, scheduler, link to the runners. */
@@ -15,12 +15,6 @@ export async function controlRole({ config, log, supervised, stopping }: RoleCon
   const baseUrl = config.publicUrl ?? `http://${urlHost(host)}:${port}`;
   const signIn = await issuerOf(config, supervised, log);
   await ensureTokens(config);
-  const previous = await previousToken(config);
-  if (previous !== undefined)
-    log.info(
-      { file: config.previousTokenFile },
-      'the shared token of version 0.1 opens nothing any more; remove the file when all runners have joined',
-    );
   // A folder that cannot be written is reported now, and not by the first upload.
   if (config.store.type === 'folder') await mkdir(config.store.path, { recursive: true, mode: 0o700 });
   await using cleanup = new AsyncDisposableStack();
@@ -33,7 +27,6 @@ export async function controlRole({ config, log, supervised, stopping }: RoleCon
     listen: { host, port },
     internalListen: { host: config.internalHost, port: config.internalPort ?? port + 2 },
     tokens: acceptedTokens(config, log),
-    previousToken: previous,
     region: {
       ...config.region,
       toolboxProxyUrl: config.toolboxUrl,

@@ -3,7 +3,7 @@ import { startRunner } from '@releap/runner';
 import { internalUrlOf } from '../config/config.ts';
 import { BUILD_DIR } from '../paths.ts';
 import { previewUid } from '../preview-uid.ts';
-import { previousToken, tokenToShow } from '../tokens.ts';
+import { tokenToShow } from '../tokens.ts';
 import { assertRoot } from './root.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
@@ -17,7 +17,6 @@ export async function runnerRole({ config, log, stopping }: RoleContext): Promis
     ...(config.guestKernel !== undefined && { guestKernel: config.guestKernel }),
     controlUrl: internalUrlOf(config),
     joinToken: () => tokenToShow(config, 'join'),
-    previousToken: () => previousToken(config),
     accelerator: config.accelerator,
     signal: stopping,
     region: config.region.id,

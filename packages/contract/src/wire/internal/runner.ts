@@ -16,8 +16,6 @@ export const RunnerJoinRequest = Type.Object({
   runner_id: Uuid,
   /** SHA-256 of the credential that the runner has generated, in hexadecimal. */
   credential_sha256: Type.String({ pattern: '^[0-9a-f]{64}$' }),
-  /** Shared token of an installation of version 0.1, where this home has one. */
-  previous_token: Type.Optional(Type.String({ maxLength: 1024, writeOnly: true })),
 });
 export type RunnerJoinRequest = Static<typeof RunnerJoinRequest>;
 

@@ -22,8 +22,6 @@ export interface JoinRequest {
   digest: Buffer;
   /** What the runner authenticates with: the join token, its present credential, or the operator's permission. */
   token: string | null;
-  /** Shared token of an earlier version, for the runners that it knew. */
-  previousToken?: string | undefined;
 }
 
 export interface RunnerCredentials {
@@ -45,8 +43,6 @@ export interface RunnerCredentialsOptions {
   /** Ends the connection of the host, in the transaction that revokes its credential. */
   endConnection: (on: Queryable, runnerId: string) => Promise<void>;
   joinTokens: TokenSet;
-  /** The shared token of the version before credentials; proves that a runner it knew belongs here. */
-  previousToken?: string | undefined;
   log: Logger;
 }
 
@@ -109,7 +105,7 @@ const USE_PERMISSION = statement<{ runner_id: string }>(
 );
 
 export function createRunnerCredentials(options: RunnerCredentialsOptions): RunnerCredentials {
-  const { database, endConnection, joinTokens, previousToken, log } = options;
+  const { database, endConnection, joinTokens, log } = options;
 
   const authenticate = async (token: string | null): Promise<RunnerIdentity | null> => {
     if (token === null) return null;
@@ -120,7 +116,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
   return {
     authenticate,
 
-    async join({ runnerId, digest, token, previousToken: shownPrevious }) {
+    async join({ runnerId, digest, token }) {
       const refused = unauthorized('missing or invalid join token');
       if (token === null) throw refused;
       const own = await queryOne(database.pool, BY_DIGEST, [tokenDigest(token)]);
@@ -132,13 +128,8 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
           // The present credential: a renewal.
           if (own.revoked || own.runner_id !== runnerId) throw refused;
         } else if (isIn(joinTokens, token)) {
-          const migrates =
-            known?.credentials === false &&
-            previousToken !== undefined &&
-            shownPrevious !== undefined &&
-            isIn(() => [previousToken], shownPrevious);
           const repeats = registered?.runner_id === runnerId && !registered.revoked;
-          if ((known?.credentials === true || known?.row === true) && !migrates && !repeats) {
+          if ((known?.credentials === true || known?.row === true) && !repeats) {
             throw conflict(
               `runner ${quote(runnerId)} is already registered: it joins with its own credential, or with a token from ` +
                 `rlp host permit-join ${runnerId}`,

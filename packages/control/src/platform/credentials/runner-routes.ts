@@ -14,12 +14,11 @@ export function runnerRoutes(
   { runnerCredentials, dataTokens }: RunnerRoutes,
 ): void {
   plane.operation(internalOperations.joinRunner, async ({ body, request }) => {
-    const { runner_id, credential_sha256, previous_token } = body;
+    const { runner_id, credential_sha256 } = body;
     await runnerCredentials.join({
       runnerId: runner_id,
       digest: Buffer.from(credential_sha256, 'hex'),
       token: bearerToken(request.headers.authorization),
-      previousToken: previous_token,
     });
     return { runner_id };
   });

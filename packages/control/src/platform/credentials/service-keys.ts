@@ -31,8 +31,6 @@ export interface ServiceKeysOptions {
   database: Database;
   /** Absent where the server has no key-encryption key. */
   encryption?: Encryption | undefined;
-  /** Initial values for keys that do not exist yet, instead of random ones. */
-  seeds?: Partial<Record<ServiceKeyName, string>>;
   /** Make keys that are not random bytes. They are only stored encrypted. */
   makers?: Partial<Record<ServiceKeyName, () => Promise<string>>>;
   /** After this time a key is read again, because another server may have changed it. Default: a minute. */
@@ -83,7 +81,6 @@ function serviceKeyOwner(name: string): Owner {
 export function createServiceKeys({
   database,
   encryption,
-  seeds,
   makers,
   maxAgeMs = MAX_AGE_MS,
   log,
@@ -96,7 +93,7 @@ export function createServiceKeys({
     const make = makers?.[name];
     if (make !== undefined && encryption === undefined)
       throw new KeysUnavailableError(`service key ${name} needs a server with key-encryption keys`);
-    return seal(name, (await make?.()) ?? seeds?.[name] ?? randomBytes(KEY_BYTES).toString('base64url'));
+    return seal(name, (await make?.()) ?? randomBytes(KEY_BYTES).toString('base64url'));
   }
 
   async function seal(

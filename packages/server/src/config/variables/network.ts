@@ -300,12 +300,4 @@ export const CREDENTIALS = {
       'its runner has joined.',
     group: 'Credentials',
   }),
-  RELEAP_TOKEN_FILE: variable({
-    schema: AbsolutePath,
-    defaultText: '`$RELEAP_HOME/internal.token`',
-    description:
-      'File with the shared token of version 0.1, if there is one. It authorizes nothing else; it lets the runners of that version ' +
-      'join by themselves.',
-    group: 'Credentials',
-  }),
 } as const;
