@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { appendFile, mkdir, mkdtemp, open, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { appendFile, mkdir, mkdtemp, open, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
@@ -22,8 +22,9 @@ import { compactChain } from '../src/disk/layer-compaction.ts';
 import { isChildOf } from '../src/disk/lineage.ts';
 import type { DiskManifest } from '../src/disk/manifest.ts';
 import { Digests } from '../src/machine/digests.ts';
-import { SnapshotFolders } from '../src/machine/snapshot-folder.ts';
+import { describeMemory, SnapshotFolders } from '../src/machine/snapshot-folder.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
+import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
 
 const RLP = fileURLToPath(new URL('../../cli/bin/rlp', import.meta.url));
 const VM = 'stopped';
@@ -85,48 +86,7 @@ describe('the identity of a layer', () => {
   });
 });
 
-describe('a disk that an earlier version has written', () => {
-  /** As version 0.2 has left it: layers had no identity but their names. */
-  async function former(name: string): Promise<{ disk: DiskChain; snapshot: DiskChain }> {
-    const disk = await growChain(await createChain(store, join(dir, name), 64, 'journal'));
-    const snapshot = await shareChain(disk, join(dir, `${name}-snapshot`));
-    for (const { folder } of [disk, snapshot]) {
-      const list = { base: 'base.ext4', layers: disk.layers, bytes: disk.bytes, lineages: {} };
-      await writeFile(join(folder, 'disk.json'), JSON.stringify(list));
-    }
-    return { disk, snapshot };
-  }
-
-  it('gets identities, which do not depend on where its layers are and how often it is upgraded', async () => {
-    const { disk, snapshot } = await former('former');
-    const before = await readFile(join(disk.folder, 'disk.json'), 'utf8');
-    const read = await readChain(disk.folder);
-    assert.deepEqual([read?.layers, read?.bytes, read?.base], [disk.layers, disk.bytes, disk.base]);
-    assert.equal((await manifestOf(disk.folder)).version, 2);
-    const ids = await idsOf(disk.folder);
-    assert.equal(new Set(ids).size, 2);
-    await readChain(snapshot.folder);
-    assert.deepEqual(await idsOf(snapshot.folder), ids);
-    // The host lost its power before the upgraded list had reached the disk.
-    await writeFile(join(disk.folder, 'disk.json'), before);
-    await writeFile(join(disk.folder, 'disk.json.next'), '{"version":2,"by');
-    assert.deepEqual(
-      Object.values((await readChain(disk.folder))?.identities ?? {}),
-      ids.map((id) => ({ id })),
-    );
-    assert.deepEqual(await idsOf(disk.folder), ids);
-  });
-
-  it('is upgraded once, by its first reader, and loses no layer that is added meanwhile', async () => {
-    for (let round = 0; round < 20; round++) {
-      const { disk } = await former(`race-${round}`);
-      const readers = Array.from({ length: 4 }, () => readChain(disk.folder));
-      const grown = growChain((await readers[0]) as DiskChain);
-      await Promise.all([...readers, grown, readChain(disk.folder)]);
-      assert.equal((await idsOf(disk.folder)).length, 3);
-    }
-  });
-
+describe('a disk', () => {
   it('of a later version is refused, and not treated as missing', async () => {
     const folder = join(dir, 'later');
     await mkdir(folder);
@@ -136,6 +96,15 @@ describe('a disk that an earlier version has written', () => {
 });
 
 describe('digests', () => {
+  const FACTS = {
+    vmId: VM,
+    manifest: 'sha256:0',
+    image: {} as never,
+    noChanges: false,
+    diskBytes: 1,
+    scratchBytes: 1,
+  };
+
   /** Folders as they lie in the home `name` of a service. */
   async function host(name: string) {
     const folders = new VmFolders(join(dir, name, 'runner/vms'));
@@ -151,9 +120,7 @@ describe('digests', () => {
     await shareChain({ ...chain, layers: chain.layers.slice(0, 1) }, await snapshots.begin(SNAPSHOT)).then(
       (shared) => saveChain(shared),
     );
-    const image = {} as never;
-    const facts = { vmId: VM, manifest: 'sha256:0', image, noChanges: false, diskBytes: 1, scratchBytes: 1 };
-    await snapshots.complete(SNAPSHOT, { kind: 'disk', ...facts });
+    await snapshots.complete(SNAPSHOT, { ...FACTS, kind: 'disk' });
     await digests.sweep();
     const path = chainPath(chain, 'layer-0.qcow2');
     const digest = { bytes: (await stat(path)).size, sha256: await sha256(path) };
@@ -185,12 +152,16 @@ describe('digests', () => {
     await saveChain(await shareChain(chain, folder));
     await writeFile(join(folder, 'memory'), 'memory');
     await writeFile(join(folder, 'state'), 'state');
-    const suspension = { deviceModel: 2, cpuModel: 'max', vmm: '7.2.22' };
+    const suspension = { deviceModel: DEVICE_MODEL, cpuModel: 'max', vmm: '10.0.2' };
     await writeFile(join(folder, 'paused.json'), JSON.stringify(suspension));
-    // As an earlier version has written it.
-    const memory = { shape: { vcpus: 1, memMib: 1 }, vmm: '7.2.22', hostCpu: 'x', accelerator: 'tcg' };
-    await writeFile(join(folder, 'snapshot.json'), JSON.stringify({ kind: 'full', vmId: VM, memory }));
-    await rename(folder, snapshots.path(SNAPSHOT));
+    const memory = {
+      shape: { vcpus: 1, memMib: 1 },
+      vmm: '10.0.2',
+      hostCpu: 'x',
+      accelerator: 'tcg' as const,
+      ...(await describeMemory(folder)),
+    };
+    await snapshots.complete(SNAPSHOT, { ...FACTS, kind: 'full', memory });
     const before = (await snapshots.load(SNAPSHOT))?.memory;
     assert.deepEqual(before?.requires, { ...suspension, machineType: 'microvm' });
     await digests.sweep();
@@ -200,7 +171,7 @@ describe('digests', () => {
       memory: { id: before?.objects.memory.id, bytes: 6, sha256: await sha256(path('memory')) },
       state: { id: before?.objects.state.id, bytes: 5, sha256: await sha256(path('state')) },
     });
-    assert.equal(after?.vmm, '7.2.22');
+    assert.equal(after?.vmm, '10.0.2');
   });
 
   it('never undo a change to a disk while they are computed', async () => {

@@ -312,32 +312,6 @@ describe('a chain of layers', () => {
     }
   });
 
-  it('of an older version, whose lowest layer has no backing file, reads the same and can be extended', async () => {
-    const store = new EmptyExt4Store(join(dir, 'cache'));
-    const chain = await createChain(store, join(dir, 'older'), 64, 'journal');
-    execFileSync('qemu-io', ['-c', 'write -P 9 5M 1M', nested(chain)]);
-    const expected = await contentOf(chain);
-    execFileSync('qemu-img', [
-      'convert',
-      '-O',
-      'qcow2',
-      nested(chain, true),
-      join(chain.folder, 'flat-0.qcow2'),
-    ]);
-    await rm(chainPath(chain, chain.base.file));
-    const list = { layers: ['flat-0.qcow2'], lineage: 'of the older one', bytes: chain.bytes };
-    await writeFile(join(chain.folder, 'disk.json'), JSON.stringify(list));
-    for (const _again of [1, 2]) {
-      const older = await readChain(chain.folder);
-      assert.ok(older);
-      assert.equal(older.base.kind, 'zeros');
-      assert.ok((await contentOf(older)).equals(expected));
-    }
-    const grown = await growChain((await readChain(chain.folder)) as DiskChain);
-    await dropUnused(grown);
-    assert.ok((await contentOf(await compactChain(grown))).equals(expected));
-  });
-
   it('whose manifest is an older one keeps the newer layer that has content, and removes an empty one', async () => {
     const emptyDisks = new EmptyExt4Store(join(dir, 'cache'));
     const chain = await createChain(emptyDisks, join(dir, 'older'), 16, 'journal');

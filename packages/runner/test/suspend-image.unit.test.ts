@@ -6,6 +6,7 @@ import { after, before, it } from 'node:test';
 import { BackgroundDurability } from '../src/machine/background-durability.ts';
 import { MemoryBlockedError, NotResumableError, SuspendImage } from '../src/machine/suspend-image.ts';
 import type { Platform } from '../src/template/machine-size.ts';
+import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
 
 let folder: string;
 before(async () => {
@@ -20,9 +21,9 @@ const PLATFORM = {
   hostCpu: 'cpu',
   mac: '02:00:00:00:00:01',
 } as Platform;
-const VMM = { version: '7.2.22', folder: '/vmm' };
+const VMM = { version: '8.2.2', folder: '/vmm' };
 const VMMS = {
-  versions: ['7.2.22'],
+  versions: [VMM.version],
   forState: (version: string) => (version === VMM.version ? VMM : undefined),
 };
 
@@ -36,7 +37,9 @@ async function suspended(): Promise<{ image: SuspendImage; keep: string }> {
   const shape = { vcpus: 1, memMib: 1 };
   const diskBytes = { scratch: 1, docker: 1 };
   const facts = { vmm: VMM.version, accelerator, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
-  await image.complete(facts, { deviceModel: 2 });
+  const system = { path: join(folder, 'system'), sha256: '5' };
+  await writeFile(system.path, 'system');
+  await image.complete(facts, { deviceModel: DEVICE_MODEL, system });
   return { image, keep };
 }
 
@@ -138,6 +141,6 @@ it('memory that cannot be read at the moment is not lost', async () => {
 it('memory that a missing VMM has saved is refused, naming that and what is here', async () => {
   const { image } = await suspended();
   const none = { versions: ['10.0.2'], forState: () => undefined };
-  await assert.rejects(image.check(PLATFORM, none), /VMM 7\.2\.22, here 10\.0\.2/);
+  await assert.rejects(image.check(PLATFORM, none), /VMM 8\.2\.2, here 10\.0\.2/);
   assert.equal((await image.check(PLATFORM, VMMS)).vmm, VMM);
 });

@@ -157,7 +157,7 @@ describe('a machine size', () => {
       templateKey({ ...platform, tscKhz: 2 }, SHAPE),
       templateKey({ ...platform, initramfs: { path: '/i', sha256: '3' } }, SHAPE),
       templateKey(hardware(DEVICE_MODEL, '5'), SHAPE),
-      templateKey(hardware(2, '4'), SHAPE),
+      templateKey(hardware(DEVICE_MODEL - 1, '4'), SHAPE),
       templateKey(platform, { ...SHAPE, vcpus: 1 }),
     ];
     assert.equal(new Set([key, ...others]).size, 9);
@@ -169,7 +169,7 @@ describe('the template store', () => {
     accelerator: 'tcg',
     kernel: { path: '', sha256: '' },
     initramfs: { path: '', sha256: '' },
-    hardware: { deviceModel: DEVICE_MODEL },
+    hardware: { deviceModel: DEVICE_MODEL, system: { path: '', sha256: '' } },
     vmm: { version: '7.2.22', folder: '/vmm' },
   } as Platform;
 

@@ -16,10 +16,8 @@ const MIB = 1024 * 1024;
 /** The files of the suspend image in a folder. @throws when there is none */
 export async function memoryFiles(folder: string): Promise<{ sparse: string; whole: string[] }> {
   const image = new SuspendImage(folder);
-  const suspension = await image.read();
-  if (suspension === undefined) throw new Error(`there is no memory in ${folder}`);
-  const system = suspension.system === undefined ? [] : [SYSTEM_FILE];
-  return { sparse: basename(image.memory), whole: [STATE_FILE, SUSPENSION_FILE, ...system] };
+  if ((await image.read()) === undefined) throw new Error(`there is no memory in ${folder}`);
+  return { sparse: basename(image.memory), whole: [STATE_FILE, SUSPENSION_FILE, SYSTEM_FILE] };
 }
 
 /** The first of these names, which are not those of a disk, that a full snapshot does not have. */
@@ -47,10 +45,9 @@ export async function unpackMemory(
   const { id, shape, stateBytes, system } = suspension;
   if ((await sizeOfFile(image.memory)) !== shape.memMib * MIB) throw damaged('its size is another one');
   if (partOf(STATE_FILE)?.bytes !== stateBytes) throw damaged('the state of its devices is not whole');
-  if (partOf(SYSTEM_FILE)?.digest !== (system === undefined ? undefined : `sha256:${system}`))
-    throw damaged('it has another system disk');
+  if (partOf(SYSTEM_FILE)?.digest !== `sha256:${system}`) throw damaged('it has another system disk');
   for (const path of [image.memory, image.state]) await chmod(path, 0o600);
-  if (system !== undefined) await chmod(heldSystemPath(folder), 0o444);
+  await chmod(heldSystemPath(folder), 0o444);
   // The host that captured it was booted at another time. The folder gets its name once all of it is durable.
   await writeFile(join(folder, DURABLE_FILE), id, { mode: 0o600 });
 }

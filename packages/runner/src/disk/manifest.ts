@@ -1,10 +1,9 @@
 import { createHash, randomUUID } from 'node:crypto';
-import { open, readFile, rename, stat, writeFile } from 'node:fs/promises';
+import { readFile, rename, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Type } from 'typebox';
 import type { Static } from 'typebox';
 import { Compile } from 'typebox/compile';
-import { EMPTY_DISK_VERSION } from './empty-ext4.ts';
 import { exclusive } from './exclusive.ts';
 import { knownDigest } from './known-digests.ts';
 import { syncPath } from './sync-path.ts';
@@ -14,8 +13,6 @@ export const MANIFEST_FILE = 'disk.json';
 const MANIFEST_VERSION = 2;
 /** The formatted empty disk at the bottom of every disk. */
 export const BASE_FILE = 'base.ext4';
-/** Offsets of an ext4 superblock, its magic number and its journal flag (ext4(5)). */
-const EXT4 = { at: 1024, bytes: 1024, magicAt: 0x38, magic: 0xef53, compatAt: 0x5c, hasJournal: 0x4 };
 
 /** Identity of a layer, independent of its folder and file name. */
 const Identity = {
@@ -36,7 +33,7 @@ const Manifest = Type.Object({
   /** Size that the guest sees. */
   bytes: Type.Integer(),
   base: Type.Object({
-    kind: Type.Enum(['overlay', 'journal', 'plain', 'zeros']),
+    kind: Type.Enum(['overlay', 'journal', 'plain']),
     version: Type.Integer(),
     bytes: Type.Integer(),
     file: Type.Literal(BASE_FILE),
@@ -55,15 +52,6 @@ export type DiskManifest = Static<typeof Manifest>;
 
 const Format = Compile(Manifest);
 
-/** Before version 2: layers had no identity but their names. */
-const Former = Compile(
-  Type.Object({
-    layers: Type.Array(Type.String({ pattern: '^(?:layer|flat)-\\d{1,9}\\.qcow2$' })),
-    bytes: Type.Integer(),
-    base: Type.Optional(Type.Literal(BASE_FILE)),
-  }),
-);
-
 /** The manifest cannot be parsed: for example, the host lost power while the disk was new. */
 export class DamagedManifestError extends Error {
   constructor(folder: string, cause?: unknown) {
@@ -73,8 +61,7 @@ export class DamagedManifestError extends Error {
 }
 
 /**
- * Reads the manifest of a folder, and upgrades it there if an earlier version wrote it. Undefined when there is none: it
- * is written last.
+ * Reads the manifest of a folder. Undefined when there is none: it is written last.
  * @throws DamagedManifestError
  */
 export async function readManifest(folder: string): Promise<DiskManifest | undefined> {
@@ -96,8 +83,7 @@ export async function readManifest(folder: string): Promise<DiskManifest | undef
       `the disk in ${folder} was written by a later version of Releap (manifest ${version}, here ${MANIFEST_VERSION})`,
     );
   }
-  if (!Former.Check(content)) throw new DamagedManifestError(folder);
-  return await exclusive(folder, async () => await upgrade(folder));
+  throw new DamagedManifestError(folder);
 }
 
 /** Writes the manifest. @param durable with fsync, so that it survives a power failure */
@@ -123,57 +109,6 @@ async function replace(folder: string, manifest: DiskManifest, durable: boolean)
   await rename(`${path}.next`, path);
   // btrfs does not persist a rename with a later fsync of another file in the folder.
   if (durable) await syncPath(folder);
-}
-
-/**
- * Upgrades the manifest of an earlier version. The identity of a layer is derived from its inode, so it is the same in
- * each folder that links the file, and when this is repeated after a crash.
- */
-async function upgrade(folder: string): Promise<DiskManifest> {
-  const content = JSON.parse(await readFile(join(folder, MANIFEST_FILE), 'utf8')) as unknown;
-  // Another reader has upgraded it.
-  if (Format.Check(content)) return content;
-  if (!Former.Check(content)) throw new DamagedManifestError(folder);
-  const { bytes, layers, base } = content;
-  const basePath = join(folder, BASE_FILE);
-  // In the oldest version, the lowest layer was merged down to the base and has no backing file.
-  if (base === undefined) await makeZeros(basePath, bytes);
-  const manifest: DiskManifest = {
-    version: MANIFEST_VERSION,
-    bytes,
-    base: { kind: await baseKind(basePath), version: EMPTY_DISK_VERSION, bytes, file: BASE_FILE },
-    layers: await Promise.all(
-      layers.map(async (file) => ({
-        id: await idOfFile(join(folder, file)),
-        file,
-        bytes: null,
-        sha256: null,
-      })),
-    ),
-  };
-  await replace(folder, manifest, true);
-  return manifest;
-}
-
-async function makeZeros(path: string, bytes: number): Promise<void> {
-  const zeros = await open(path, 'a', 0o444);
-  try {
-    await zeros.truncate(bytes);
-  } finally {
-    await zeros.close();
-  }
-}
-
-async function baseKind(path: string): Promise<DiskManifest['base']['kind']> {
-  const superblock = Buffer.alloc(EXT4.bytes);
-  const file = await open(path, 'r').catch(() => undefined);
-  try {
-    await file?.read(superblock, 0, EXT4.bytes, EXT4.at);
-  } finally {
-    await file?.close();
-  }
-  if (superblock.readUInt16LE(EXT4.magicAt) !== EXT4.magic) return 'zeros';
-  return (superblock.readUInt32LE(EXT4.compatAt) & EXT4.hasJournal) === 0 ? 'overlay' : 'journal';
 }
 
 /** Derives an identity from a file: all hard links of the file have the same. */

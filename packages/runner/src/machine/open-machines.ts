@@ -10,7 +10,7 @@ import type { Platform, MachineSize } from '../template/machine-size.ts';
 import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator, tryKvmAgain } from '../vmm/accelerator.ts';
 import type { AcceleratorChoice, AcceleratorFacts, AcceleratorOptions } from '../vmm/accelerator.ts';
-import { DEVICE_MODEL, deviceModel } from '../vmm/device-model.ts';
+import { DEVICE_MODEL } from '../vmm/device-model.ts';
 import { KvmWatch } from '../vmm/kvm-watch.ts';
 import { VmmStore } from '../vmm/vmm-store.ts';
 import { virtiofsdFolder } from '@releap/contract/volume-probe';
@@ -63,7 +63,6 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
 }> {
   const { initramfs, cacheDir, buildDir, log } = options;
   await mkdir(cacheDir, { recursive: true });
-  const model = options.deviceModel ?? DEVICE_MODEL;
   const folder = dirname(options.folder);
   const [vmms, sha256] = await Promise.all([
     VmmStore.open({
@@ -101,10 +100,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     vmm,
     kernel,
     initramfs: { path: initramfs, sha256: initramfsSha256 },
-    hardware: {
-      deviceModel: model,
-      ...(deviceModel(model).systemDisk !== undefined && { system }),
-    },
+    hardware: { deviceModel: options.deviceModel ?? DEVICE_MODEL, system },
     mac: options.guestNetwork.mac,
     guestNet: options.guestNetwork.address,
   };
@@ -166,12 +162,11 @@ async function otherGuest(
     fileSha256(initramfs),
     placeSystemDisk(systemDisk, systemFolder),
   ]);
-  const { hardware } = platform;
   return {
     ...platform,
     kernel: { path: kernel, sha256: kernelSha256 },
     initramfs: { path: initramfs, sha256: initramfsSha256 },
-    hardware: { ...hardware, ...(hardware.system !== undefined && { system }) },
+    hardware: { ...platform.hardware, system },
   };
 }
 

@@ -20,7 +20,7 @@ import { attachDisks } from './guest-disks.ts';
 import { allSettled } from './all-settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
 import { hardwareOf, holdSystemDisk } from './vm-folder.ts';
-import type { VmFolders, VmRecord } from './vm-folder.ts';
+import type { RecordedHardware, VmFolders, VmRecord } from './vm-folder.ts';
 
 /** A state of this size loads in about 3 ms; longer only on a machine under heavy load. */
 const LOAD_DEADLINE_MS = 15_000;
@@ -336,8 +336,8 @@ export class Restoring {
 }
 
 /** As a record of a VM has it. */
-export function recordedHardware({ deviceModel, system }: Hardware): NonNullable<VmRecord['hardware']> {
-  return { deviceModel, ...(system && { system: system.sha256 }) };
+export function recordedHardware({ deviceModel, system }: Hardware): RecordedHardware {
+  return { deviceModel, system: system.sha256 };
 }
 
 /** User and group of a VMM. */

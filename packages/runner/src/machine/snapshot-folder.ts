@@ -54,11 +54,6 @@ export interface StoredObject {
   sha256: string | null;
 }
 
-/** The format before version 2, which has no version number. */
-interface FormerFacts extends Omit<SnapshotFacts, 'memory'> {
-  memory?: Omit<NonNullable<SnapshotFacts['memory']>, 'requires' | 'objects'>;
-}
-
 const FACTS_VERSION = 2;
 
 /**
@@ -80,10 +75,7 @@ export class SnapshotFolders {
   /** Undefined when it is not on this host. */
   async load(id: string): Promise<SnapshotFacts | undefined> {
     try {
-      const text = await readFile(join(this.path(id), FACTS_FILE), 'utf8');
-      const facts = JSON.parse(text) as { version: number } | FormerFacts;
-      if (!('version' in facts)) return await this.#upgrade(id, facts);
-      return parseFacts(id, text);
+      return parseFacts(id, await readFile(join(this.path(id), FACTS_FILE), 'utf8'));
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
       throw error;
@@ -126,15 +118,6 @@ export class SnapshotFolders {
       objects: { memory: known(objects.memory), state: known(objects.state) },
     };
     await exclusive(this.path(id), () => writeFacts(this.path(id), { ...facts, memory }));
-  }
-
-  async #upgrade(id: string, facts: FormerFacts): Promise<SnapshotFacts> {
-    const folder = this.path(id);
-    const { memory, ...rest } = facts;
-    const upgraded: SnapshotFacts =
-      memory === undefined ? rest : { ...rest, memory: { ...memory, ...(await describeMemory(folder)) } };
-    await exclusive(folder, () => writeFacts(folder, upgraded));
-    return upgraded;
   }
 
   /** Removes what a failed attempt has left. */

@@ -10,7 +10,7 @@ import type { Hardware } from '../vmm/device-model.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
-import { hardwareOf, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
+import { hardwareIn, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
 
 /** What a suspend image was saved with. It can be resumed with nothing else. */
 export interface Suspension {
@@ -24,7 +24,7 @@ export interface Suspension {
   hostCpu: string;
   deviceModel: number;
   /** Digest of the system disk that the guest was booted with. The folder has a link to it. */
-  system?: string;
+  system: string;
   mac: string;
   shape: GuestSize;
   diskBytes: { scratch: number; docker: number };
@@ -102,13 +102,13 @@ export class SuspendImage {
       bootId: bootId(),
       cpuModel: cpuModel(facts.accelerator, hardware.deviceModel),
       deviceModel: hardware.deviceModel,
-      ...(hardware.system && { system: hardware.system.sha256 }),
+      system: hardware.system.sha256,
     });
   }
 
   /** The devices that it must be resumed with. */
-  hardware({ deviceModel, system }: Suspension): Hardware {
-    return hardwareOf({ hardware: { deviceModel, ...(system !== undefined && { system }) } }, this.#folder);
+  hardware(suspension: Suspension): Hardware {
+    return hardwareIn(this.#folder, suspension);
   }
 
   async #mark(suspension: Suspension): Promise<void> {
@@ -228,7 +228,7 @@ export class SuspendImage {
 
   /** @throws NotResumableError unless all files of the image are there and complete */
   async #checkFiles(suspension: Suspension): Promise<void> {
-    if (suspension.system !== undefined && (await sizeOf(heldSystemPath(this.#folder))) === undefined) {
+    if ((await sizeOf(heldSystemPath(this.#folder))) === undefined) {
       throw new NotResumableError(
         'the system disk that it was booted with is missing; it can be started from its disk',
       );

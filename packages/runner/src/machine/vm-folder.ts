@@ -7,16 +7,19 @@ import type { Hardware } from '../vmm/device-model.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
 import type { RunningShare } from './boot-options.ts';
 
-/** Device model of VMs whose records do not name one. */
-const OLDEST_DEVICE_MODEL = 2;
+/** Its system disk is known by its digest. */
+export interface RecordedHardware {
+  deviceModel: number;
+  system: string;
+}
 
 /** What is needed to adopt a VM, or to remove all of it. Stored outside of its jail. */
 export interface VmRecord {
   cgroup: string;
   uid: number;
   shape: GuestSize;
-  /** Its device model, and the digest of its system disk (`heldSystemPath`). Absent: device model 2. */
-  hardware?: { deviceModel: number; system?: string };
+  /** Its device model, and the digest of its system disk (`heldSystemPath`). Absent until its memory was found. */
+  hardware?: RecordedHardware;
   /** Version of its VMM, with which saved memory must be resumed. Absent until it was started. */
   vmm?: string;
   /** Sizes of the disks in the guest. Absent until they are attached. */
@@ -152,18 +155,18 @@ export function heldSystemPath(folder: string): string {
 }
 
 /** The devices that a VM's record names. @param folder of the VM */
-export function hardwareOf({ hardware }: Pick<VmRecord, 'hardware'>, folder: string): Hardware {
-  if (hardware === undefined) return { deviceModel: OLDEST_DEVICE_MODEL };
-  const { deviceModel, system } = hardware;
-  return {
-    deviceModel,
-    ...(system !== undefined && { system: { path: heldSystemPath(folder), sha256: system } }),
-  };
+export function hardwareOf({ cgroup, hardware }: VmRecord, folder: string): Hardware {
+  if (hardware === undefined) throw new Error(`the record of ${cgroup} names no devices`);
+  return hardwareIn(folder, hardware);
+}
+
+/** @param folder with a link to the system disk */
+export function hardwareIn(folder: string, { deviceModel, system }: RecordedHardware): Hardware {
+  return { deviceModel, system: { path: heldSystemPath(folder), sha256: system } };
 }
 
 /** Links the system disk of a VM or a suspend image into a folder. */
 export async function holdSystemDisk({ system }: Hardware, folder: string): Promise<void> {
-  if (system === undefined) return;
   const target = heldSystemPath(folder);
   await rm(target, { force: true });
   await linkOrCopy(system.path, target);

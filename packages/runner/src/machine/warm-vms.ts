@@ -93,7 +93,7 @@ export class WarmVms<S extends VmSlot> {
   #isCurrent({ deviceModel, system }: Hardware, version: string): boolean {
     const { hardware, vmm } = this.#options.machines.templates.platform;
     if (version !== vmm.version) return false;
-    return deviceModel === hardware.deviceModel && system?.sha256 === hardware.system?.sha256;
+    return deviceModel === hardware.deviceModel && system.sha256 === hardware.system.sha256;
   }
 
   #canHave(diskMib: number): boolean {

@@ -116,9 +116,8 @@ export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFold
     'panic=-1',
     'reboot=t',
     `releap.net=${platform.guestNet}`,
+    `releap.system=${deviceModel(platform.hardware.deviceModel).systemDisk}`,
   ];
-  const { systemDisk } = deviceModel(platform.hardware.deviceModel);
-  if (systemDisk !== undefined) parts.push(`releap.system=${systemDisk}`);
   if (emulated) {
     parts.push('mitigations=off');
     if (!sharesFolders) parts.push(`releap.timer_hz=${EMULATED_TIMER_HZ}`);
@@ -129,7 +128,7 @@ export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFold
 
 /** Digest of what every guest consists of besides its image: kernel, agent, system disk and devices. */
 export function guestDigest({ hardware, kernel, initramfs }: Platform): string {
-  const parts = [hardware.deviceModel, hardware.system?.sha256, kernel.sha256, initramfs.sha256];
+  const parts = [hardware.deviceModel, hardware.system.sha256, kernel.sha256, initramfs.sha256];
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 32);
 }
 
@@ -137,7 +136,7 @@ export function guestDigest({ hardware, kernel, initramfs }: Platform): string {
 export function templateKey(platform: Platform, shape: MachineSize): string {
   const parts = {
     model: platform.hardware.deviceModel,
-    system: platform.hardware.system?.sha256,
+    system: platform.hardware.system.sha256,
     accelerator: platform.accelerator,
     cpuModel: cpuModel(platform.accelerator, platform.hardware.deviceModel),
     // Under emulation too: the guest has measured this CPU's time-stamp counter.

@@ -11,7 +11,7 @@ export interface MachineOptions {
   /** Version of QEMU, e.g. `10.0.2`. */
   vmmVersion: string;
   accelerator: Accelerator;
-  /** The devices, and the file of the system disk where there is one. */
+  /** The devices, and the file of the system disk. */
   hardware: Hardware;
   /** Value of `-cpu`. */
   vcpus: number;
@@ -145,11 +145,7 @@ export function commandLine(options: MachineOptions): string[] {
     );
   };
   for (const name of DISKS) addDisk(name, placeholderNode(name));
-  if (model.systemDisk !== undefined) {
-    if (options.hardware.system === undefined)
-      throw new Error('a machine of this device model has a system disk');
-    addDisk('system', systemNode(places));
-  }
+  addDisk('system', systemNode(places));
   for (let index = 0; index < model.spareDisks; index++) addDisk(`spare-${index}`, spareNode(index));
   args.push('-netdev', `tap,id=net,${places.tap},vhost=off`);
   args.push('-device', `virtio-net-device,netdev=net,mac=${options.mac},guest_announce=off`);

@@ -14,8 +14,7 @@ export interface SystemDisk {
 export interface Hardware {
   /** Version of the device model. */
   deviceModel: number;
-  /** Absent where the model has none. */
-  system?: SystemDisk | undefined;
+  system: SystemDisk;
 }
 
 /**
@@ -30,7 +29,7 @@ export interface DeviceModel {
   /** Value of `-cpu`, by what executes the guest. */
   cpu: Readonly<Record<Accelerator, string>>;
   /** Name of the read-only system disk in the guest. It follows the sandbox's own disks. */
-  systemDisk?: 'vdd';
+  systemDisk: 'vdd';
   /** Number of spare virtio-blk devices of size 0; vde and following in the guest. */
   spareDisks: number;
   /** `max_ports` of the virtio-serial controller, and its ports besides the agent's. */
@@ -71,14 +70,6 @@ const WITH_SYSTEM_DISK = {
 } as const;
 
 const DEVICE_MODELS: Readonly<Record<number, DeviceModel>> = {
-  2: {
-    machineType: 'microvm',
-    machine: MICROVM,
-    cpu: { kvm: HOST_CPU, tcg: EMULATED_CPU },
-    spareDisks: 0,
-    serialPorts: { max: 2, spares: [] },
-  },
-  3: { ...WITH_SYSTEM_DISK, cpu: { kvm: HOST_CPU, tcg: EMULATED_CPU } },
   4: { ...WITH_SYSTEM_DISK, cpu: { kvm: HOST_CPU, tcg: `${EMULATED_CPU},${WITHOUT_FAST_STRINGS}` } },
   5: {
     ...WITH_SYSTEM_DISK,

@@ -78,7 +78,7 @@ export async function startVmm(options: StartVmOptions): Promise<StartedVmm> {
     files: {
       ...(options.memoryFd !== undefined && { memory: options.memoryFd }),
       ...(options.stateFd !== undefined && { state: options.stateFd }),
-      ...(system && { system: await files.open(system.path, 'r') }),
+      system: await files.open(system.path, 'r'),
       ...(boot && (await files.openBoth(boot))),
     } satisfies LaunchOptions['files'],
   });
