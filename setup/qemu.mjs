@@ -6,14 +6,13 @@
  * A folder of one holds `version` (as QEMU says it), `package`, and `bin`, `lib`, `modules` and `firmware`. How it is started
  * from wherever the folder lies: `vmmCommand` of packages/runner/src/vmm/vmm-store.ts.
  */
-import { existsSync } from 'node:fs';
-import { copyFile, mkdir, readdir, realpath, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, readdir, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { backportsView, debianCodename, machineView } from './apt-view.mjs';
 import { candidateVersion, refreshLists } from './apt.mjs';
-import { findCommand, run, say, SetupError } from './command.mjs';
+import { run, SetupError } from './command.mjs';
 import { libraryFolders, packProgram } from './linked-program.mjs';
-import { ensureUnpacked, replace } from './unpacked.mjs';
+import { ensureUnpacked } from './unpacked.mjs';
 
 const NAME = 'qemu-system-x86_64';
 const PACKAGE = 'qemu-system-x86';
@@ -25,35 +24,15 @@ const FIRMWARE_FOLDERS = ['usr/share/qemu', 'usr/share/seabios'];
 /** Of loadable parts, the accelerators. */
 const MODULES = /^accel-(?:tcg|kvm).*\.so$/;
 
-/**
- * Has the newest QEMU in `folder/newest`. Where the machine has one of its own when this is done first, a copy of it is in
- * `folder/machine`: earlier versions of Releap have saved VMs with it.
- * @param {object} options
- * @param {string} options.folder absolute
- * @param {boolean} [options.withOlder] for tests of upgrades: also the one of the machine's own archive, in `folder/older`,
- *   where that is too old to run Releap
- */
-export async function ensureQemu({ folder, withOlder = false }) {
-  const newest = path.join(folder, 'newest');
-  const first = !existsSync(newest);
+/** Has the newest QEMU in `folder/newest`. @param {string} folder absolute */
+export async function ensureQemu(folder) {
   await ensureUnpacked({
-    folder: newest,
+    folder: path.join(folder, 'newest'),
     what: 'the VMM',
     mark: `bin/${NAME}`,
     newest: (refresh) => newestQemu(path.join(folder, 'apt'), refresh),
     unpack,
   });
-  if (first) await keepMachinesOwn(path.join(folder, 'machine'));
-  const older = path.join(folder, 'older');
-  if (withOlder && (existsSync(older) || !isNewEnough(await candidateVersion(PACKAGE)))) {
-    await ensureUnpacked({
-      folder: older,
-      what: 'an older VMM for the tests',
-      mark: `bin/${NAME}`,
-      newest: async () => await ofMachine(path.join(folder, 'apt')),
-      unpack,
-    });
-  }
 }
 
 async function unpack({ view }, scratch, made) {
@@ -97,17 +76,6 @@ async function newestQemu(folder, refresh) {
       `QEMU ${OLDEST.join('.')} or newer is needed and ${codename}-backports has ${version}`,
     );
   return { view, id: `${PACKAGE}=${version}` };
-}
-
-/** Saved VMs resume only with the QEMU that saved them, and the machine's package may be upgraded or removed. */
-async function keepMachinesOwn(folder) {
-  const program = await findCommand(NAME);
-  if (program === undefined) return;
-  say("copying the machine's own QEMU, for what was saved with it");
-  await replace(folder, async (_scratch, made) => {
-    await pack('/', await realpath(program), made);
-    await writeFile(path.join(made, 'package'), `${program}\n`);
-  }).catch((error) => say(`the machine's own QEMU could not be copied: ${error.message}`));
 }
 
 /** Fills the empty folder `made` with a program from below `root`, and with all that it needs from there. */

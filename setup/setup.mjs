@@ -188,7 +188,7 @@ export async function setUp({ forTests = false, forBench = false, canDefer = fal
     ]);
     // Compilers use the processors while the next archive is downloaded.
     const [hasVolumeKernel] = await together([
-      unpackArchives({ withOlderQemu: forTests, withVolumes }),
+      unpackArchives({ withVolumes }),
       goBinaries({ withVolumes }),
       bundlePrograms(REPO, BUNDLES, [
         ...PROGRAMS,
@@ -219,7 +219,7 @@ export async function setUp({ forTests = false, forBench = false, canDefer = fal
  * One after the other: they share lists of packages.
  * @returns {Promise<boolean>} whether guests with volumes have a kernel of their own, which was unpacked
  */
-async function unpackArchives({ withOlderQemu, withVolumes }) {
+async function unpackArchives({ withVolumes }) {
   await ensureKernel({ folder: KERNEL, packages: path.join(BUILD, 'packages') });
   const hasVolumeKernel =
     withVolumes &&
@@ -228,7 +228,7 @@ async function unpackArchives({ withOlderQemu, withVolumes }) {
       kernel: KERNEL,
       lists: path.join(VIRTIOFSD, 'apt'),
     }));
-  await ensureQemu({ folder: path.join(BUILD, 'qemu'), withOlder: withOlderQemu });
+  await ensureQemu(path.join(BUILD, 'qemu'));
   for (const name of IMAGE_PACKAGES) await downloadPackage(name, path.join(BUILD, 'packages'));
   return hasVolumeKernel;
 }

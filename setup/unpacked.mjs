@@ -53,7 +53,7 @@ export async function isCheckDue(folder, now) {
  * @param {string} folder absolute
  * @param {(scratch: string, made: string) => Promise<void>} make fills the empty folder `made`; `scratch` is removed
  */
-export async function replace(folder, make) {
+async function replace(folder, make) {
   await mkdir(path.dirname(folder), { recursive: true });
   const scratch = await mkdtemp(`${folder}-`);
   try {

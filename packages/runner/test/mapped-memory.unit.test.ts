@@ -6,11 +6,6 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { isOwnMemory, openMemory } from '../src/machine/mapped-memory.ts';
-import { MemoryBudget } from '../src/memory/memory-budget.ts';
-import { SealedCache } from '../src/memory/sealed-cache.ts';
-
-const NEW = { version: '10.0.2', folder: '/vmm' };
-const OLD = { ...NEW, version: '7.2.22' };
 
 let root: string;
 before(async () => {
@@ -19,9 +14,6 @@ before(async () => {
 after(async () => {
   await rm(root, { recursive: true, force: true });
 });
-
-/** Refuses everything: what is sealed is counted. */
-const sealed = new SealedCache(new MemoryBudget({ maxBytes: 0, available: () => Promise.resolve(0) }));
 
 /** The folder of a VM with a process that has its memory file as descriptor 3, as a VMM has. */
 class TestVm implements AsyncDisposable {
@@ -43,8 +35,8 @@ class TestVm implements AsyncDisposable {
     return vm;
   }
 
-  async start(vmm = NEW): Promise<this> {
-    await using memory = await openMemory(this.saved, this.folder, vmm, sealed, undefined);
+  async start(): Promise<this> {
+    await using memory = await openMemory(this.saved, this.folder);
     this.#child = spawn('sleep', ['600'], { stdio: ['ignore', 'ignore', 'ignore', memory.fd] });
     await once(this.#child, 'spawn');
     return this;
@@ -123,25 +115,5 @@ describe('a memory file that a VMM maps', () => {
     await using vm = await (await TestVm.create()).start();
     await rm(vm.saved);
     assert.equal(await vm.isOwn(), false);
-  });
-
-  it('of a VM that an earlier release started, without a name in its folder, may be written to alone', async () => {
-    await using vm = await (await TestVm.create()).start();
-    await rm(join(vm.folder, 'mapped-memory'));
-    assert.equal(await vm.isOwn(), true);
-    await link(vm.saved, `${vm.saved}.other`);
-    assert.equal(await vm.isOwn(), false);
-  });
-});
-
-describe('a QEMU that opens memory for writing', () => {
-  it('gets the file itself only when nothing else continues from it', async () => {
-    await using alone = await (await TestVm.create()).start(OLD);
-    assert.equal(await alone.isOwn(), true);
-    await using second = await TestVm.create(alone);
-    await assert.rejects(
-      second.start(OLD),
-      /not enough memory for the memory that this sandbox continues from/,
-    );
   });
 });

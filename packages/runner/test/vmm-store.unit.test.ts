@@ -17,8 +17,8 @@ beforeEach(async () => {
 });
 
 /** As set-up leaves it. */
-async function unpack(name: 'newest' | 'machine', version: string, build = version): Promise<void> {
-  const folder = join(dir, 'build/qemu', name);
+async function unpack(version: string, build = version): Promise<void> {
+  const folder = join(dir, 'build/qemu/newest');
   await rm(folder, { recursive: true, force: true });
   await mkdir(join(folder, 'bin'), { recursive: true });
   await writeFile(join(folder, 'version'), `${version}\n`);
@@ -43,7 +43,7 @@ const present = async (): Promise<string[]> => (await readdir(join(dir, 'vmm')))
 
 describe('the VMMs of a service', () => {
   it('are the newest one, and each that a VM, a suspend image or a quarantined entry names', async () => {
-    await unpack('newest', '8.2.2');
+    await unpack('8.2.2');
     await open();
     for (const path of [
       'vms/a/vm.json',
@@ -52,33 +52,20 @@ describe('the VMMs of a service', () => {
       'quarantine/sandboxes/d-1/keep/paused.json',
     ]) {
       await record(path, { vmm: '8.2.2' });
-      await unpack('newest', '10.0.2');
+      await unpack('10.0.2');
       assert.equal((await open()).newest.version, '10.0.2');
       assert.deepEqual(await present(), ['10.0.2', '8.2.2'], path);
       await rm(join(dir, path));
-      await unpack('newest', '8.2.2');
+      await unpack('8.2.2');
       await open();
     }
-    await unpack('newest', '10.0.2');
+    await unpack('10.0.2');
     await open();
     assert.deepEqual(await present(), ['10.0.2']);
-  });
-
-  it("are the machine's own too, while something of an earlier release needs that", async () => {
-    await unpack('newest', '10.0.2');
-    await unpack('machine', '7.2.22');
-    await open();
-    assert.deepEqual(await present(), ['10.0.2']);
-    await record('vms/a/vm.json', { process: { pid: 1 } });
-    assert.equal((await open()).forState('7.2.22')?.folder, join(dir, 'vmm/7.2.22'));
-    await rm(join(dir, 'vms'), { recursive: true });
-    await record('vms/a/keep/paused.json', { vmm: '7.2.22' });
-    await open();
-    assert.deepEqual(await present(), ['10.0.2', '7.2.22']);
   });
 
   it('restore memory that their series has saved, and no other', async () => {
-    await unpack('newest', '10.0.3');
+    await unpack('10.0.3');
     const store = await open();
     assert.equal(store.forState('10.0.3'), store.newest);
     assert.equal(store.forState('10.0.2'), store.newest);
@@ -87,17 +74,17 @@ describe('the VMMs of a service', () => {
   });
 
   it('are replaced by a newer build of the same version', async () => {
-    await unpack('newest', '10.0.2', 'build 1');
+    await unpack('10.0.2', 'build 1');
     await open();
-    await unpack('newest', '10.0.2', 'build 2');
+    await unpack('10.0.2', 'build 2');
     await open();
     assert.equal(await readFile(join(dir, 'vmm/10.0.2/bin/qemu'), 'utf8'), 'build 2');
   });
 
   it('stay when it is unknown what needs them, and a partial record needs none', async () => {
-    await unpack('newest', '8.2.2');
+    await unpack('8.2.2');
     await open();
-    await unpack('newest', '10.0.2');
+    await unpack('10.0.2');
     await record('vms/b/keep/paused.json', '{"vmm":');
     await writeFile(join(dir, 'snapshots'), 'not a folder');
     await assert.rejects(open(), { code: 'ENOTDIR' });

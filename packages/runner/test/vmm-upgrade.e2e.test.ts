@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { cp, mkdir, readdir, readFile, rm, stat, symlink, writeFile } from 'node:fs/promises';
-import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -27,21 +26,18 @@ let older: { buildDir: string; version: string };
 let newer: string;
 let runner: TestRunner;
 
-/** What set-up built, with an older VMM: that of Debian 12 where set-up could have it, else the same one by another name. */
+/** What set-up built, with an older VMM: the same one by another name, whose options are those of the newest. */
 async function withOlderVmm(): Promise<{ buildDir: string; version: string }> {
   const buildDir = join(folder, 'build');
   await mkdir(join(buildDir, 'qemu'), { recursive: true });
   for (const name of ['kernel', 'initramfs.cpio.gz', 'packages', 'system.squashfs'])
     await symlink(join(BUILD_DIR, name), join(buildDir, name));
-  const real = join(BUILD_DIR, 'qemu/older');
   const vmm = join(buildDir, 'qemu/newest');
-  await cp(existsSync(real) ? real : join(BUILD_DIR, 'qemu/newest'), vmm, { recursive: true });
-  if (!existsSync(real)) {
-    // One whose options are those of the newest, which it is.
-    await writeFile(join(vmm, 'version'), '9.9.99\n');
-    await writeFile(join(vmm, 'package'), 'another\n');
-  }
-  return { buildDir, version: (await readFile(join(vmm, 'version'), 'utf8')).trim() };
+  await cp(join(BUILD_DIR, 'qemu/newest'), vmm, { recursive: true });
+  const version = '9.9.99';
+  await writeFile(join(vmm, 'version'), `${version}\n`);
+  await writeFile(join(vmm, 'package'), 'another\n');
+  return { buildDir, version };
 }
 
 before(async () => {

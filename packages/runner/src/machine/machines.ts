@@ -94,7 +94,6 @@ export class Machines {
       options.log,
     );
     const allowCopy = (record: VmRecord, allowed: boolean): Promise<void> => allowance.set(record, allowed);
-    const { memoryBudget } = this;
     this.snapshots = new SnapshotFolders(options.snapshots);
     this.digests = new Digests({ folders: this.#folders, snapshots: this.snapshots, log: options.log });
     this.captures = new Captures({
@@ -103,7 +102,7 @@ export class Machines {
       platform: options.templates.platform,
       localCopies: options.localCopies,
       copiers,
-      memoryBudget,
+      memoryBudget: this.memoryBudget,
       allowCopy,
       log: options.log,
     });
@@ -113,7 +112,6 @@ export class Machines {
       log: options.log,
     });
     this.persistent = new PersistentMachines({
-      memoryBudget,
       folders: this.#folders,
       templates: options.templates,
       vmms: options.vmms,
@@ -207,8 +205,6 @@ export class Machines {
     });
     try {
       await this.#endCaptures(vmId, record, vm);
-      // An earlier release, which did not record the version, has started it.
-      if (record.vmm === undefined) await this.#folders.save(vmId, { ...record, vmm: await vm.version() });
     } catch (error) {
       vm.detach();
       throw error;

@@ -1,11 +1,8 @@
-import { open, rm, stat } from 'node:fs/promises';
+import { open, rm, stat, type FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
 import { linkOrCopy } from '../disk/disk-chain.ts';
 import { failpoint } from '../failpoint.ts';
 import { guestMemoryFile } from '../memory/guest-memory.ts';
-import type { LoadingMemory, SealedCache } from '../memory/sealed-cache.ts';
-import { mapsReadOnly } from '../vmm/command-line.ts';
-import type { Vmm } from '../vmm/vmm-store.ts';
 
 /**
  * The name of the memory file that a VMM maps, in the folder of its VM.
@@ -20,28 +17,17 @@ function mappedMemoryPath(folder: string): string {
 }
 
 /**
- * A descriptor of a saved memory file for a VMM that maps it privately.
+ * Opens a saved memory file for a VMM that maps it privately.
  * @param file in `keep/` of the VM
  * @param folder of the VM, which has no VMM yet
- * @param sealed for a QEMU before 8.2, which opens the file for writing, when other VMs may be restored from the same file
- * @param project of the sandbox
  */
-export async function openMemory(
-  file: string,
-  folder: string,
-  vmm: Vmm,
-  sealed: SealedCache,
-  project: string | undefined,
-): Promise<LoadingMemory> {
-  const isReadOnly = mapsReadOnly(vmm.version);
-  if (!isReadOnly && (await stat(file)).nlink > 1) return await sealed.take(file, project);
+export async function openMemory(file: string, folder: string): Promise<FileHandle> {
   const path = mappedMemoryPath(folder);
   await rm(path, { force: true });
   // On a file system without hard links this is a copy.
   await linkOrCopy(file, path);
   failpoint('resume:held');
-  const opened = await open(path, isReadOnly ? 'r' : 'r+');
-  return { fd: opened.fd, ready: Promise.resolve(), [Symbol.asyncDispose]: () => opened.close() };
+  return await open(path, 'r');
 }
 
 /**

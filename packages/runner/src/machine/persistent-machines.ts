@@ -10,9 +10,7 @@ import { DamagedManifestError } from '../disk/manifest.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { failpoint } from '../failpoint.ts';
-import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { PageCopiers } from '../memory/page-copier.ts';
-import { SealedCache } from '../memory/sealed-cache.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
@@ -58,7 +56,6 @@ export interface PersistentMachinesOptions {
   emptyDisks: EmptyExt4Store;
   localCopies: LocalCopies;
   copiers: PageCopiers;
-  memoryBudget: MemoryBudget;
   /** Restores a VM with its disks. Its guest is paused afterwards. */
   restore: Restore;
   /** Boots a VM that shares folders of the host. Its guest is paused before its first instruction. */
@@ -77,12 +74,10 @@ export interface PersistentMachinesOptions {
 /** VMs of persistent sandboxes: their disk outlives the VM, and their memory can. */
 export class PersistentMachines {
   readonly #options: PersistentMachinesOptions;
-  readonly #sealed: SealedCache;
   readonly #durability = new BackgroundDurability();
 
   constructor(options: PersistentMachinesOptions) {
     this.#options = options;
-    this.#sealed = new SealedCache(options.memoryBudget);
   }
 
   /** Like `Machines.boot`, on the existing disk or a new one. There must be no suspend image. */
@@ -164,12 +159,10 @@ export class PersistentMachines {
     options: Omit<BootOptions, 'shape' | 'disks'> & {
       rootImagePath: string;
       purpose?: 'resumed' | 'flushing';
-      /** Project that memory is accounted to, if it has to be loaded. */
-      project?: string | undefined;
     },
   ): Promise<RunningVm> {
     const { folders, templates, vmms, emptyDisks, localCopies, restore } = this.#options;
-    const { vmId, signal, rootImagePath, purpose = 'resumed', project } = options;
+    const { vmId, signal, rootImagePath, purpose = 'resumed' } = options;
     const keep = folders.keep(vmId);
     const image = new SuspendImage(keep);
     const { suspension, vmm } = await image.check(templates.platform, vmms);
@@ -179,15 +172,12 @@ export class PersistentMachines {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
       const near = await localCopies.near(rootImagePath);
       const disks = { rootImagePath: near, scratch, persistent: true };
-      const memory = opened.use(
-        await openMemory(image.memory, folders.path(vmId), vmm, this.#sealed, project),
-      );
+      const memory = opened.use(await openMemory(image.memory, folders.path(vmId)));
       return {
         vmm,
         disks: () => makeDisks(emptyDisks, jail, owner, disks),
         diskMaxMib: largestMib(scratch),
         memory,
-        complete: () => memory.ready,
         statePath: image.state,
         hardware: image.hardware(suspension),
       };

@@ -24,9 +24,8 @@ export interface UnsealedMemory {
 /**
  * Memory that many guests are restored from, in a memfd that is sealed against writing.
  *
- * A VMM inherits a writable descriptor of its memory, and a QEMU before 8.2, which may run what was saved with it, opens the
- * file for writing too. With a plain file, a guest that has taken over its VMM could write into the kernel of every other
- * sandbox restored from the same memory. The seal makes that impossible through any descriptor.
+ * A VMM inherits a writable descriptor of its memory. With a plain file, a guest that has taken over its VMM could write into the
+ * kernel of every other sandbox restored from the same memory. The seal makes that impossible through any descriptor.
  * The kernel frees the memory with its last user.
  */
 export class SealedMemory implements AsyncDisposable {
@@ -38,29 +37,16 @@ export class SealedMemory implements AsyncDisposable {
 
   /** Copies the sparse file `path`, at about 2 GB/s. */
   static async load(path: string): Promise<SealedMemory> {
-    const { memory, ready } = await SealedMemory.beginLoading(path);
-    try {
-      await ready;
-      return memory;
-    } catch (error) {
-      await memory[Symbol.asyncDispose]();
-      throw error;
-    }
-  }
-
-  /** Like `load`, without waiting for the end: a VMM may be started with the memory, but must not read it before `ready`. */
-  static async beginLoading(path: string): Promise<{ memory: SealedMemory; ready: Promise<void> }> {
-    const explained = (cause: unknown): Error =>
-      new Error(`memory ${path} cannot be loaded: ${(cause as Error).message}`, { cause });
+    await using opened = new AsyncDisposableStack();
     try {
       const { size } = await stat(path);
       const { memory, seal } = await SealedMemory.begin(size);
-      const ready = seal(path).catch((error: unknown) => {
-        throw explained(error);
-      });
-      return { memory, ready };
+      opened.use(memory);
+      await seal(path);
+      opened.move();
+      return memory;
     } catch (error) {
-      throw explained(error);
+      throw new Error(`memory ${path} cannot be loaded: ${(error as Error).message}`, { cause: error });
     }
   }
 

@@ -112,8 +112,7 @@ export class MachineStarts {
     const slot = await network.take(vmId, egressOf(spec));
     failpoint('resume:slot');
     const cpu = cpuShare(spec);
-    const project = spec.project_id;
-    const options = { vmId, slot, cpu, rootImagePath, project, purpose, onConsole, signal };
+    const options = { vmId, slot, cpu, rootImagePath, purpose, onConsole, signal };
     return { running: await machines.persistent.resume(options), slot };
   }
 

@@ -74,18 +74,14 @@ export function nodeName(name: DiskName): string {
   return `disk-${name}`;
 }
 
-/** Whether this version maps a memory file privately without opening it for writing (`readonly=on,rom=off`). */
-export function mapsReadOnly(vmmVersion: string): boolean {
-  return isAtLeast(vmmVersion, 8, 2);
-}
-
 /** The object that is the guest's memory. */
-function memoryBackend({ sharing, vmmVersion, memMib, places }: MachineOptions): string {
+function memoryBackend({ sharing, memMib, places }: MachineOptions): string {
   const common = `id=ram,size=${memMib}M,merge=off,dump=off`;
   if (sharing === 'own') return `memory-backend-memfd,${common},share=on`;
   const file = `memory-backend-file,${common},mem-path=${option(places.memory)}`;
   if (sharing === 'shared') return `${file},share=on`;
-  return `${file},share=off${mapsReadOnly(vmmVersion) ? ',readonly=on,rom=off' : ''}`;
+  // Mapped privately, and not opened for writing.
+  return `${file},share=off,readonly=on,rom=off`;
 }
 
 /** @param version of a VMM, e.g. `10.0.2` */
@@ -162,7 +158,7 @@ export function commandLine(options: MachineOptions): string[] {
   // A machine with a template is made in one go; that of a sandbox gets its disks before it boots.
   if (append !== undefined && options.sharing === 'own') args.push('-S');
   const user = `${owner.uid}:${owner.gid}`;
-  // QEMU 10 removed the older options.
+  // QEMU 8.2, that of Ubuntu 24.04, has only the older options, which QEMU 10 removed.
   if (isAtLeast(options.vmmVersion, 9, 0))
     args.push('-run-with', `chroot=${option(places.root)},user=${user}`);
   else args.push('-chroot', places.root, '-runas', user);

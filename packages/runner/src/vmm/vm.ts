@@ -235,16 +235,6 @@ export class Vm {
     await this.qmp.execute('stop');
   }
 
-  /** QEMU's version, e.g. `10.0.2`, for a VMM whose record has none. */
-  async version(): Promise<string> {
-    const answer = (await this.qmp.execute('query-version')) as
-      | { qemu?: Record<string, unknown> }
-      | undefined;
-    const parts = ['major', 'minor', 'micro'].map((name) => answer?.qemu?.[name]);
-    if (!parts.every(Number.isSafeInteger)) throw new Error('the VMM does not say its version');
-    return parts.join('.');
-  }
-
   /** Whether this object has stopped the guest, or is about to. */
   get isStopped(): boolean {
     return this.#stopped;

@@ -23,8 +23,6 @@ const LOADER = 'ld-linux-x86-64.so.2';
 const VERSION = /^\d+\.\d+\.\d+$/;
 /** Files that name a VMM version: the record of a VM that may run, and of a suspend image. */
 const RECORDS: ReadonlySet<string> = new Set(['vm.json', 'paused.json']);
-/** Denotes the host's own QEMU, which earlier releases used. */
-const MACHINES_OWN = 'machine';
 /** Depth of such a file below the folders of VMs, snapshots and quarantined entries. */
 const RECORDS_DEPTH = 4;
 
@@ -101,12 +99,6 @@ export class VmmStore {
     const needed = new Set<string>();
     for (const records of options.records) await addNeeded(needed, records, RECORDS_DEPTH);
     await publish(newest, join(buildDir, 'qemu/newest'), folder);
-    const machines = await readVmm(join(buildDir, 'qemu/machine'));
-    if (machines !== undefined) {
-      if (needed.delete(MACHINES_OWN)) needed.add(machines.version);
-      if (machines.version !== newest.version && needed.has(machines.version))
-        await publish(machines, join(buildDir, 'qemu/machine'), folder);
-    }
     const present = new Map<string, Vmm>();
     for (const name of await readdir(folder)) {
       const vmm = await readVmm(join(folder, name));
@@ -185,8 +177,7 @@ async function addNeeded(needed: Set<string>, folder: string, depth: number): Pr
 
 async function recordedVersion(path: string): Promise<string | undefined> {
   try {
-    const { vmm, process } = JSON.parse(await readFile(path, 'utf8')) as { vmm?: unknown; process?: unknown };
-    if (vmm === undefined) return process === undefined ? undefined : MACHINES_OWN;
+    const { vmm } = JSON.parse(await readFile(path, 'utf8')) as { vmm?: unknown };
     return typeof vmm === 'string' && VERSION.test(vmm) ? vmm : undefined;
   } catch (error) {
     // A truncated record names no version, and nothing can be resumed from it.
