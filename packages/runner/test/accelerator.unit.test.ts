@@ -6,7 +6,7 @@ import { pino } from 'pino';
 import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/oci';
 import { countKvmImages } from '../src/machine/kvm-images.ts';
-import { findAccelerator, isBelieved, isSameCpu, tryKvmAgain, type Verdict } from '../src/vmm/accelerator.ts';
+import { findAccelerator, isBelieved, tryKvmAgain, type Verdict } from '../src/vmm/accelerator.ts';
 import { KvmWatch } from '../src/vmm/kvm-watch.ts';
 import { bootId } from '../src/vmm/process-identity.ts';
 
@@ -29,14 +29,6 @@ it('a failed trial is not believed on a host that has memory captured under KVM'
 
 it('a trial that succeeded is not believed once the device is gone', () => {
   assert.equal(isBelieved({ accelerator: 'kvm' }, ''), false);
-});
-
-it('memory belongs to the kernel, microcode and flags that it was captured with under KVM', () => {
-  assert.equal(isSameCpu('EPYC/25/1/1/kvm-a', 'EPYC/25/1/1/kvm-a'), true);
-  assert.equal(isSameCpu('EPYC/25/1/1/kvm-a', 'EPYC/25/1/1/kvm-b'), false);
-  // An earlier version did not note them.
-  assert.equal(isSameCpu('EPYC/25/1/1', 'EPYC/25/1/1/kvm-b'), true);
-  assert.equal(isSameCpu('EPYC/25/1/1', 'EPYC/25/1/2/kvm-b'), false);
 });
 
 it('the operator decides: tcg is not tried, and the cached result of a trial stays', async () => {

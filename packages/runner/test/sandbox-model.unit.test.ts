@@ -111,7 +111,7 @@ class Scene {
     this.life = new RunnerLife(this.machine);
     const records = [...this.machine.records].map(([vmId, text]) => {
       const record = JSON.parse(text) as SandboxRecord;
-      if (record.bootId !== undefined && this.machine.hostRun > 1) record.bootId = 'of another start';
+      if (this.machine.hostRun > 1) record.bootId = 'of another start';
       return [vmId, record] as const;
     });
     this.#sandboxes = new Map(records.map(([vmId, record]) => [vmId, this.#open(record.assignment, record)]));

@@ -15,6 +15,7 @@ test('the record of a sandbox holds all of its assignment but the credentials fo
   await records.load(pino({ level: 'silent' }));
   const vm_id = crypto.randomUUID();
   const record: SandboxRecord = {
+    bootId: bootId(),
     assignment: {
       vm_id,
       generation: 3,

@@ -25,7 +25,7 @@ const HOST = 'the machine that runs the sandbox';
  * Connects to a port of a sandbox, or to its toolbox daemon. The end of one direction of the socket leaves the other one open; the caller ends it when
  * `lease.revoked` is aborted.
  * @param onOpen whether the port is reached at the sandbox's address, and not only from inside
- * @throws ApiError 409 it does not run, 501 it has no toolbox daemon, 502 nothing listens, 504 nothing answers
+ * @throws ApiError 409 it does not run, 502 nothing listens, 504 nothing answers
  */
 export async function openPortStream(
   lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>,

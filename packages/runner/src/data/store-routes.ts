@@ -27,8 +27,7 @@ export function registerStores(app: FastifyInstance, { guest, serve, program }: 
       return await work(found);
     } catch (error) {
       if (!(error instanceof GuestError)) throw error;
-      const isOld = error.code === 'invalid' && error.message.startsWith('unknown method');
-      throw conflict(isOld ? 'it was started before an upgrade: stop and start it' : error.message);
+      throw conflict(error.message);
     }
   }
   app.post<{ Params: { id: string }; Body: Static<typeof GuestStore> }>(

@@ -167,7 +167,7 @@ export class GuestClient implements AsyncDisposable {
   async reconfigure(
     config: GuestIdentity & ProcessDefaults,
     options?: CallOptions,
-  ): Promise<{ unwritten: string[]; clockNs: bigint | undefined; timingsUs: Record<string, number> }> {
+  ): Promise<{ unwritten: string[]; clockNs: bigint; timingsUs: Record<string, number> }> {
     const params = { ...identityParams(config), ...defaultsParams(config) };
     const answer = await this.#connection.writer.release(() =>
       this.#calls.call('reconfigure', params, options),
@@ -214,7 +214,7 @@ export class GuestClient implements AsyncDisposable {
 
   /**
    * Connects to a port of the guest's loopback interface.
-   * @throws GuestError `not_found` when nothing listens; `invalid` when the agent is too old for this
+   * @throws GuestError `not_found` when nothing listens
    */
   dial(port: number, deadlineMs = DIAL_DEADLINE_MS): Promise<GuestDial> {
     return this.#connect('dial', { port }, `port ${port}`, deadlineMs);
@@ -222,7 +222,7 @@ export class GuestClient implements AsyncDisposable {
 
   /**
    * Connects to the guest's toolbox daemon, which speaks HTTP; the agent starts it if it does not run.
-   * @throws GuestError `invalid` when the agent is too old for this, `not_found` when it has no daemon
+   * @throws GuestError `not_found` when it cannot be started
    */
   toolbox(deadlineMs = TOOLBOX_DEADLINE_MS): Promise<GuestDial> {
     return this.#connect('toolbox', {}, 'the toolbox', deadlineMs);
@@ -278,13 +278,11 @@ export class GuestClient implements AsyncDisposable {
   }
 
   /**
-   * Freezes and thaws a thread of the agent, which makes the next freeze several times faster. Agents that do not have this
-   * method ignore it. Its name in the protocol stays: the agents of saved sandboxes know no other.
+   * Freezes and thaws a thread of the agent, which makes the next freeze several times faster. Its name in the protocol stays:
+   * the agents of saved sandboxes know no other.
    */
   async warmUpFreeze(options?: CallOptions): Promise<void> {
-    await this.#calls.call('rehearse', {}, options).catch((error: unknown) => {
-      if (!(error instanceof GuestError && error.code === 'invalid')) throw error;
-    });
+    await this.#calls.call('rehearse', {}, options);
   }
 
   /**
@@ -331,7 +329,7 @@ export class GuestClient implements AsyncDisposable {
    */
   async thaw(
     options: CallOptions & { clockNs?: bigint } = {},
-  ): Promise<{ clockNs: bigint | undefined; stepsUs: Record<string, number> }> {
+  ): Promise<{ clockNs: bigint; stepsUs: Record<string, number> }> {
     const params = { clock_ns: options.clockNs?.toString() };
     const answer = await this.#connection.writer.release(() => this.#calls.call('thaw', params, options));
     return { clockNs: readClock(answer, 'clock_ns'), stepsUs: readCounts(answer, 'steps_us') };
@@ -341,15 +339,13 @@ export class GuestClient implements AsyncDisposable {
    * Sets the clock of a guest that is not frozen to the host's, unless it is known to be right. Repeats it if the request was
    * delayed.
    * @param known the guest's clock, as in its last response
-   * @returns upper bound of the milliseconds that it is behind, including the delay of the last response; undefined when an
-   *   old agent does not report its clock
+   * @returns upper bound of the milliseconds that it is behind, including the delay of the last response
    */
-  async setClock(known?: bigint, options?: CallOptions): Promise<number | undefined> {
-    let behind = known === undefined ? undefined : millisecondsSince(known);
+  async setClock(known?: bigint, options?: CallOptions): Promise<number> {
+    let behind = known === undefined ? Number.POSITIVE_INFINITY : millisecondsSince(known);
     for (let tries = 0; tries < CLOCK_TRIES; tries += 1) {
-      if (behind !== undefined && behind <= CLOCK_BEHIND_MS && behind >= -CLOCK_AHEAD_MS) break;
+      if (behind <= CLOCK_BEHIND_MS && behind >= -CLOCK_AHEAD_MS) break;
       const { clockNs } = await this.thaw({ ...options, clockNs: nowNs() });
-      if (clockNs === undefined) return undefined;
       behind = millisecondsSince(clockNs);
     }
     return behind;
@@ -357,12 +353,11 @@ export class GuestClient implements AsyncDisposable {
 
   /**
    * Milliseconds by which the guest's clock is behind the host's for certain, negative where it is ahead: the time that the answer takes is
-   * no difference. Undefined when an old agent does not report its clock.
+   * no difference.
    */
-  async clockBehind(options?: CallOptions): Promise<number | undefined> {
+  async clockBehind(options?: CallOptions): Promise<number> {
     const asked = nowNs();
     const clockNs = readClock(await this.#calls.call('status', {}, options), 'clock_ns');
-    if (clockNs === undefined) return undefined;
     const behind = Math.max(0, Number(asked - clockNs) / 1_000_000);
     return behind > 0 ? behind : Math.min(0, millisecondsSince(clockNs));
   }

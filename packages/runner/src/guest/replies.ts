@@ -46,9 +46,8 @@ export function readCounts(bag: Bag, name: string): Record<string, number> {
   );
 }
 
-/** Unix time in nanoseconds, in decimal digits: it does not fit a number. Agents before 0.2 tell none. */
-export function readClock(bag: Bag, name: string): bigint | undefined {
-  if (bag[name] === undefined) return undefined;
+/** Unix time in nanoseconds, in decimal digits: it does not fit a number. */
+export function readClock(bag: Bag, name: string): bigint {
   const text = readText(bag, name, 20);
   if (!/^[0-9]{1,19}$/.test(text)) throw wrong(name, 'a time in nanoseconds');
   return BigInt(text);

@@ -75,8 +75,6 @@ export class ImageFolder {
       await mkdir(dir, { recursive: true, mode: 0o755 });
     }
     await this.layers.prepare();
-    // Packed layers, which earlier versions kept.
-    await rm(path.join(this.dir, 'blobs'), { recursive: true, force: true });
     await this.#readSalt();
     await this.#removeAbandoned(this.#spare);
     return await this.#removeAbandoned(this.#staging);

@@ -3,7 +3,6 @@ import { renameSync } from 'node:fs';
 import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
-import { isSameCpu } from '../vmm/accelerator.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
 import { cpuModel, isKnownDeviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
@@ -214,7 +213,7 @@ export class SuspendImage {
         ['CPU model', suspension.cpuModel, cpuModel(platform.accelerator, suspension.deviceModel)],
         ['network address', suspension.mac, platform.mac],
       ] as const
-    ).filter(([, then, now]) => !isSameCpu(then, now));
+    ).filter(([, then, now]) => then !== now);
     const vmm = vmms.forState(suspension.vmm);
     if (vmm === undefined || differing.length > 0) {
       const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`);

@@ -6,7 +6,7 @@ import { type Cidr, formatCidr, NEVER_REACHABLE, PRIVATE_RANGES } from '@releap/
 import { type AddressPlan, GUEST, type SlotPlan, slotPlan } from './address-plan.ts';
 import { allSettled } from '../machine/all-settled.ts';
 import { refuseAs, renderInsideDenials } from './denial-rules.ts';
-import { ProcessError, run } from '../process/index.ts';
+import { run } from '../process/index.ts';
 import { NETNS_DIR } from './host-state.ts';
 import { MAX_FLOWS_PER_SANDBOX } from './flow-limits.ts';
 
@@ -164,7 +164,7 @@ ${renderInsideDenials()}
 /** The chain that refuses private networks. */
 const PRIVATE_CHAIN = 'private_networks';
 
-/** Lets the sandbox of a slot reach these private networks. A slot of an earlier version does not refuse them itself. */
+/** Lets the sandbox of a slot reach these private networks. */
 export async function permitPrivate(
   plan: AddressPlan,
   index: number,
@@ -175,23 +175,9 @@ export async function permitPrivate(
   const rules = networks.map(
     (net) => `insert rule inet sandbox ${PRIVATE_CHAIN} ip daddr ${formatCidr(net)} return\n`,
   );
-  try {
-    await run('nsenter', [`--net=${join(NETNS_DIR, netns)}`, '--', 'nft', '-f', '-'], {
-      input: rules.join(''),
-    });
-  } catch (error) {
-    if (!(error instanceof ProcessError) || !/No such file or directory/.test(error.stderr)) throw error;
-    // nft says so of a chain that does not exist, nsenter of a namespace.
-    await run('nsenter', [
-      `--net=${join(NETNS_DIR, netns)}`,
-      '--',
-      'nft',
-      'list',
-      'table',
-      'inet',
-      'sandbox',
-    ]);
-  }
+  await run('nsenter', [`--net=${join(NETNS_DIR, netns)}`, '--', 'nft', '-f', '-'], {
+    input: rules.join(''),
+  });
 }
 
 /** Switches of the namespace, as paths below /proc/sys/net. A kernel that was built or booted without IPv6 has not all of them. */

@@ -10,7 +10,6 @@ import {
   conflict,
   gatewayTimeout,
   type GuestService,
-  notImplemented,
   unavailable,
 } from '@releap/contract';
 import { GuestError, type GuestClient } from '../guest/index.ts';
@@ -42,7 +41,7 @@ export function connectService(host: PortHost, service: GuestService): Promise<P
 
 /**
  * Connects to the toolbox daemon of a guest.
- * @throws ApiError 409 when the sandbox is frozen, 501 when it has none, 503 or 504 when it does not answer
+ * @throws ApiError 409 when the sandbox is frozen, 503 or 504 when the daemon does not answer
  */
 async function connectToolbox(host: PortHost): Promise<PortConnection> {
   try {
@@ -53,19 +52,13 @@ async function connectToolbox(host: PortHost): Promise<PortConnection> {
     const refused =
       code === 'frozen'
         ? conflict(message)
-        : code === 'invalid' || code === 'not_found'
-          ? notImplemented(NO_TOOLBOX)
-          : code === 'timeout'
-            ? gatewayTimeout(message)
-            : unavailable(`the toolbox of the sandbox cannot be reached: ${message}`);
+        : code === 'timeout'
+          ? gatewayTimeout(message)
+          : unavailable(`the toolbox of the sandbox cannot be reached: ${message}`);
     refused.cause = error;
     throw refused;
   }
 }
-
-const NO_TOOLBOX =
-  'this sandbox has no toolbox daemon: its memory was saved by an earlier version of the service. ' +
-  'Commands and single files work; stop and start it, or create a new one, for the other operations';
 
 /**
  * Connects to a port of a guest.
@@ -95,8 +88,7 @@ async function throughAgent(host: PortHost, port: number): Promise<PortConnectio
 function refusal(error: unknown, port: number): ApiError {
   const code = error instanceof GuestError ? error.code : undefined;
   const refused =
-    // An old agent, of a sandbox that was saved before, has no such method.
-    code === 'not_found' || code === 'invalid'
+    code === 'not_found'
       ? badGateway(`nothing listens on port ${port} of the sandbox`)
       : code === 'timeout'
         ? gatewayTimeout(`port ${port} of the sandbox does not answer`)

@@ -3,6 +3,7 @@ import type { Absent, HeldKind } from '../quarantine/absences.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
 import type { Assignment, Observation } from './assignment.ts';
 import { Sandbox, type SandboxDeps } from './sandbox.ts';
+import { bootId } from '../vmm/process-identity.ts';
 import { parseRecord } from './sandbox-record.ts';
 
 /** Time until a failed move into or out of the quarantine is retried. */
@@ -227,6 +228,7 @@ export class Reconciler implements HeldKind {
           record ?? {
             assignment,
             observation: { vm_id: vmId, generation: assignment.generation, status: 'stopped' },
+            bootId: bootId(),
           },
         );
         await this.#quarantine.restore(vmId);

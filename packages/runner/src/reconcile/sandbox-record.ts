@@ -17,8 +17,8 @@ export interface SandboxRecord {
   manifest?: string | undefined;
   /** Its last port mapping. */
   ports?: PortMapping[] | undefined;
-  /** Boot id of the host when this was written; absent in records of older versions. */
-  bootId?: string | undefined;
+  /** Boot id of the host when this was written. */
+  bootId: string;
 }
 
 export interface LoadedRecords {

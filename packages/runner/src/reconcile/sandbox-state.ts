@@ -35,7 +35,7 @@ export class SandboxState {
     this.vmId = assignment.vm_id;
     this.assignment = assignment;
     this.served = assignment;
-    this.hostRestarted = record?.bootId !== undefined && record.bootId !== bootId();
+    this.hostRestarted = record !== undefined && record.bootId !== bootId();
     // A power failure may have brought back an older record: its ports may be another sandbox's by now. That there were
     // some says that it has run.
     const ports = record?.ports !== undefined && this.hostRestarted ? [] : record?.ports;

@@ -28,9 +28,6 @@ const USELESS_BOOTS = 8;
 const MAKING = '.m-';
 const MAKING_KEY_CHARS = 12;
 const LOCK = '.lock-';
-/** Earlier versions named such a folder after their process. One of this age is abandoned: making a template has shorter deadlines. */
-const ABANDONED_AFTER_MS = 15 * 60_000;
-
 /** Prefix of the cgroup of a template in the making. `Machines.reclaim` kills what is in one when a service starts. */
 const TEMPLATE_CGROUP = 'template-';
 
@@ -267,8 +264,7 @@ export class TemplateStore {
       if (name.startsWith('.away-')) await rm(path, { recursive: true, force: true });
       if (!name.startsWith(MAKING)) continue;
       const lockName = names.find((one) => one.startsWith(`${LOCK}${name.slice(MAKING.length)}`));
-      if (lockName === undefined) await this.#removeAbandoned(path);
-      else await this.#removeUnlessLocked(path, lockName);
+      if (lockName !== undefined) await this.#removeUnlessLocked(path, lockName);
     }
   }
 
@@ -278,12 +274,6 @@ export class TemplateStore {
     if (lock === undefined) return;
     await rm(path, { recursive: true, force: true });
     this.#log.info({ folder: path }, 'removed a template that was not finished');
-  }
-
-  async #removeAbandoned(path: string): Promise<void> {
-    const made = await stat(path).catch(() => undefined);
-    if (made !== undefined && Date.now() - made.mtimeMs > ABANDONED_AFTER_MS)
-      await rm(path, { recursive: true, force: true });
   }
 
   /** Removes the least recently used templates, so that one more can be made. */

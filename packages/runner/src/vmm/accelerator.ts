@@ -211,11 +211,6 @@ async function kvmIdentity(): Promise<string> {
   return createHash('sha256').update(identity).digest('hex').slice(0, 12);
 }
 
-/** Whether memory captured on `then` sees the same processor on `now`; earlier versions did not note the digest of a KVM host. */
-export function isSameCpu(then: string, now: string): boolean {
-  return then === now || now.startsWith(`${then}/kvm-`);
-}
-
 export async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefined }> {
   const text = await readFile('/proc/cpuinfo', 'utf8');
   const value = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1] ?? '';

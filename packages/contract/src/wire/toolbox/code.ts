@@ -48,7 +48,7 @@ const Context = Type.Object({
 
 const codeErrors = {
   ...daemonErrors,
-  501: 'The image has no program for it; or the sandbox has no toolbox daemon, because its memory was saved by an earlier version.',
+  501: 'The image has no program for it.',
 } as const;
 const gitErrors = {
   ...codeErrors,

@@ -24,11 +24,7 @@ export const invalid = { 400: 'The request is malformed, or the path names anoth
 export const full = { 507: "The sandbox's disk is full." } as const;
 
 /** What the toolbox daemon of a sandbox adds to the errors of the toolbox. */
-export const daemonErrors = {
-  ...invalid,
-  ...errors,
-  501: 'The sandbox has no toolbox daemon, because its memory was saved by an earlier version.',
-} as const;
+export const daemonErrors = { ...invalid, ...errors } as const;
 
 const { error, code, request_id: requestId, retryable } = ErrorBody.properties;
 
