@@ -79,16 +79,6 @@ describe('an older runner, which knows fewer kinds and fields', () => {
     );
     assert.equal(await status(vm.id), 'running');
   });
-
-  it('of before version 1, without a protocol number, is refused with what to do', async () => {
-    // What is undefined is not in the JSON.
-    await using runner = await world.runner({ hello: { protocol: undefined } as object });
-    await until(() => runner.closeCode !== undefined);
-    assert.deepEqual(
-      [runner.closeCode, runner.closeReason],
-      [4007, 'the runner is older than protocol 1: upgrade the runner'],
-    );
-  });
 });
 
 describe('a newer runner, which knows more kinds, statuses, message types and fields', () => {

@@ -71,15 +71,13 @@ async function* recordedFiles(folder: string): AsyncGenerator<Recorded> {
   }
 }
 
-/** What the manifests in a folder say (disk.json, snapshot.json). Those of earlier versions have no digests. */
+/** What the manifests in a folder say (disk.json, snapshot.json). */
 async function* recordedIn(folder: string): AsyncGenerator<Recorded> {
   const disk = (await manifest(folder, 'disk.json')) as
-    | { version?: number; layers?: { file: string; bytes: number | null; sha256: string | null }[] }
+    | { layers?: { file: string; bytes: number | null; sha256: string | null }[] }
     | undefined;
-  if (disk?.version !== undefined) {
-    // The last one of a sandbox is written to, and has none.
-    for (const { file, ...rest } of disk.layers ?? []) yield { path: join(folder, file), ...rest };
-  }
+  // The last one of a sandbox is written to, and has none.
+  for (const { file, ...rest } of disk?.layers ?? []) yield { path: join(folder, file), ...rest };
   const snapshot = (await manifest(folder, 'snapshot.json')) as
     | { memory?: { objects?: Record<string, { bytes: number | null; sha256: string | null }> } }
     | undefined;

@@ -31,13 +31,7 @@ export type Reading<M> =
       dropped: number;
     }
   | { outcome: 'unknown-type'; type: string }
-  | {
-      outcome: 'unreadable';
-      type: string;
-      error: string;
-      /** A hello from before version 1, which had no version. */
-      unversioned?: true;
-    };
+  | { outcome: 'unreadable'; type: string; error: string };
 
 interface Direction {
   messages: Record<string, Validator>;
@@ -93,10 +87,7 @@ function read(data: string, direction: Direction, kinds: readonly string[]): Rea
     value[entries.list] = readable;
   }
   const error = whyNot(direction.messages[type], value);
-  if (error !== undefined) {
-    const unversioned = type === 'hello' && value['protocol'] === undefined;
-    return { outcome: 'unreadable', type, error, ...(unversioned ? { unversioned } : {}) };
-  }
+  if (error !== undefined) return { outcome: 'unreadable', type, error };
   const { items } = value;
   if (!Array.isArray(items)) return { outcome: 'message', message: value, unsupported: [], dropped };
   const readable: unknown[] = [];

@@ -256,7 +256,7 @@ export class ControlLink {
     }
     if (this.#welcomed !== socket) {
       if (reading.outcome !== 'message' || reading.message.type !== 'welcome')
-        return refuse(LINK_CLOSE.version, 'control is older than protocol 1: upgrade control first');
+        return refuse(LINK_CLOSE.framing, 'the first message must be welcome');
       this.#handleWelcome(reading.message, socket, refuse);
       return;
     }

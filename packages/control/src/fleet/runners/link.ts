@@ -191,11 +191,8 @@ export class Link {
   }
 
   async #handle(reading: Reading<RunnerMessage>): Promise<void> {
-    if (reading.outcome === 'unreadable' && reading.type === 'hello') {
-      if (reading.unversioned === true)
-        return this.close(LINK_CLOSE.version, 'the runner is older than protocol 1: upgrade the runner');
+    if (reading.outcome === 'unreadable' && reading.type === 'hello')
       return this.close(LINK_CLOSE.refused, `hello: ${reading.error}`);
-    }
     const isHello = reading.outcome === 'message' && reading.message.type === 'hello';
     if (!isHello && this.#sender === undefined)
       return this.close(LINK_CLOSE.framing, 'the first message must be hello');
