@@ -277,7 +277,6 @@ async function openHost(folder: string, ids: readonly string[]): Promise<Host> {
         return reading;
       },
     },
-    onPass: () => undefined,
     now: () => now,
     log,
   });

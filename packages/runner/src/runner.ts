@@ -1,4 +1,3 @@
-import { existsSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
@@ -7,18 +6,22 @@ import {
   type RunnerFacts,
   USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract';
-import { OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY, type HeldMemory } from '@releap/contract/runner';
-import { virtiofsdFolder } from '@releap/contract/volume-probe';
+import {
+  OBJECT_STORES_CAPABILITY,
+  VOLUMES_CAPABILITY,
+  type HeldMemory,
+  type Report,
+} from '@releap/contract/runner';
 import { ArtifactReconciler } from './artifact/artifact-reconciler.ts';
 import { StoreClient } from './artifact/store-client.ts';
 import { registerDataRoutes } from './assembly/data-routes.ts';
 import { runnerFacts } from './assembly/facts.ts';
 import { startImages } from './assembly/images.ts';
+import { openNetwork } from './assembly/network.ts';
+import { openVolumes } from './assembly/volumes.ts';
 import { createWarmVms } from './assembly/warm-vms.ts';
 import { ImageBuilds } from './build/image-builds.ts';
-import { CgroupTree } from './cgroup/cgroup-tree.ts';
 import { startDataServer } from './data/data-server.ts';
-import { pinnedProgram } from './host/pinned-program.ts';
 import { StoreProgram } from './host/store-program.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
@@ -36,7 +39,6 @@ import { UsageMeter } from './metering/usage-meter.ts';
 import { UsageReporter } from './metering/usage-reporter.ts';
 import { UsageUplink } from './metering/usage-uplink.ts';
 import { SecretsClient } from './network/intercept/secrets-client.ts';
-import { Network } from './network/network.ts';
 import { toSandboxReport, toSnapshotReport } from './reconcile/assignment.ts';
 import { Ballast } from './disk/ballast.ts';
 import { freeForDisksMib } from './disk/check-space.ts';
@@ -54,11 +56,7 @@ import { runnerId } from './runner-id.ts';
 import { DEFAULT_MACHINE_SIZE, type RunnerOptions } from './runner-options.ts';
 import { AddressStreams } from './ports/address-streams.ts';
 import { VolumeProbe } from './volume/probe-volumes.ts';
-import { VolumeClient } from './volume/volume-client.ts';
-import { VolumeCopies } from './volume/volume-copies.ts';
 import { VolumeReconciler } from './volume/volume-reconciler.ts';
-import { Voltree, VOLTREE, VOLTREE_CORES } from './volume/voltree.ts';
-import { XfsDisks } from './volume/xfs-disks.ts';
 
 /** User of the VMMs that boot templates. No sandbox has it, and no usual account. */
 const TEMPLATE_UID = 0x6ffe_0000;
@@ -81,42 +79,41 @@ export interface Runner {
  * of the control plane. Ready once a create of the default machine size needs no cold boot.
  */
 export async function startRunner(options: RunnerOptions): Promise<Runner> {
-  const { home, cacheDir, buildDir, guestKernel, log } = options;
+  const { home, cacheDir, buildDir, guestKernel, controlUrl, log } = options;
   const guest =
     guestKernel === undefined ? builtGuest(buildDir) : await guestWithKernel(buildDir, guestKernel);
   const folder = join(home, 'runner');
   const logsFolder = join(folder, 'logs');
+  const buildLogsFolder = join(folder, 'build-logs');
+  const programs = join(folder, 'programs');
   await mkdir(folder, { recursive: true, mode: 0o700 });
+
+  // The way to control. Nothing is sent before the link is started.
+  const id = await runnerId(join(folder, 'id'));
+  const identity = await ControlIdentity.open({
+    folder,
+    runnerId: id,
+    controlUrl,
+    joinToken: options.joinToken,
+    log: log.child({ part: 'link' }),
+  });
+  const credential = (): Promise<string> => identity.credential();
+  const secrets = new SecretsClient({ controlUrl, credential });
+  const store = new StoreClient({ controlUrl, credential });
+  const link = new ControlLink({
+    controlUrl,
+    credential,
+    deployment: Deployment.open(join(folder, 'deployment')),
+    log: log.child({ part: 'link' }),
+  });
+
+  // The host: micro-VMs, networks, images, volumes.
   const admission = new Admission();
   const addresses = new AddressStreams(options.previewUid);
-  const secrets = new SecretsClient({
-    controlUrl: options.controlUrl,
-    credential: () => identity.credential(),
-  });
   // Beside it a trial of KVM may take its time.
-  const openedNetwork = Network.open({
-    clientUid: options.previewUid,
-    onRelease: (vmId) => addresses.end(vmId),
-    dir: join(folder, 'network'),
-    identity: home,
-    listenHost: options.listenHost,
-    tenantPrivateNetworks: options.tenantPrivateNetworks,
-    deniedPath: (vmId) => join(logsFolder, vmId, 'denied.json'),
-    secrets: {
-      source: secrets,
-      extraCa: options.egressCa,
-    },
-    stores: {
-      changed: (sandboxes) => secrets.changedStores(sandboxes),
-      privateHosts: options.storePrivateHosts ?? [],
-      extraCa: options.egressCa,
-    },
-    spare: (signal) => admission.spare(signal),
-    log: log.child({ part: 'network' }),
-  });
-  const [id, { machines, cgroups, facts: accelerator, vmms, kvmWatch }, network, volumeProbe] =
-    await Promise.all([
-      runnerId(join(folder, 'id')),
+  const openedNetwork = openNetwork({ options, folder, logsFolder, secrets, admission, addresses });
+  const [{ machines, cgroups, facts: accelerator, vmms, kvmWatch }, network, volumeProbe] = await Promise.all(
+    [
       openMachines({
         home,
         folder: join(folder, 'vms'),
@@ -132,17 +129,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       }),
       openedNetwork,
       VolumeProbe.open(buildDir, log.child({ part: 'volume' })),
-    ]).catch(async (error: unknown) => {
-      const network = await openedNetwork.catch(() => undefined);
-      if ((await network?.abandon()) !== true) throw error;
-      throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
-    });
-  const identity = await ControlIdentity.open({
-    folder,
-    runnerId: id,
-    controlUrl: options.controlUrl,
-    joinToken: options.joinToken,
-    log: log.child({ part: 'link' }),
+    ],
+  ).catch(async (error: unknown) => {
+    const network = await openedNetwork.catch(() => undefined);
+    if ((await network?.abandon()) !== true) throw error;
+    throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
   });
   const quarantineFolder = join(folder, 'quarantine');
   const quarantine = (kind: string, source: string): Quarantine =>
@@ -151,11 +142,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       source: join(folder, source),
       log: log.child({ part: 'quarantine' }),
     });
-  const sandboxQuarantine = quarantine('sandboxes', 'vms');
-  const snapshotQuarantine = quarantine('snapshots', 'snapshots');
-  const volumeQuarantine = quarantine('volumes', 'volumes');
-  const quarantines = [sandboxQuarantine, snapshotQuarantine, volumeQuarantine];
-  const store = new StoreClient({ controlUrl: options.controlUrl, credential: () => identity.credential() });
+  const quarantines = {
+    sandbox: quarantine('sandboxes', 'vms'),
+    snapshot: quarantine('snapshots', 'snapshots'),
+    volume: quarantine('volumes', 'volumes'),
+  };
+  await Promise.all(Object.values(quarantines).map((one) => one.open()));
   const { images, caches, fetcher } = await startImages({
     options,
     folder,
@@ -163,39 +155,22 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     network,
     admission,
     store,
-    snapshotQuarantine,
+    snapshotQuarantine: quarantines.snapshot,
   });
-  const buildLogsFolder = join(folder, 'build-logs');
-  const buildLogPath = (jobId: string): string => join(buildLogsFolder, jobId, 'build.log');
   const { pools, warm } = createWarmVms({ options, machines, network, admission, images });
-  const meter: UsageMeter = new UsageMeter({
+  const storeProgram = await StoreProgram.open(buildDir, programs);
+  const { copies, groups: volumeGroups } = await openVolumes({
+    options,
+    folder,
+    runnerId: id,
+    programs,
+    store,
+    quarantine: quarantines.volume,
+  });
+  const meter = new UsageMeter({
     folder: join(folder, 'usage'),
     reader: new CounterReader(cgroups),
-    onPass: () => uplink.pump(),
-    onEdge: (vmId, counter) => usage.tell(vmId, counter),
     log: log.child({ part: 'metering' }),
-  });
-  const uplink = new UsageUplink({
-    spool: meter.spool,
-    send: (message) => link.usageHistory(message),
-  });
-  // Apart from those of the VMs, all of which a reconciliation ends that no record names.
-  const volumeGroups = await CgroupTree.open(join(home, 'volumes'), VOLTREE_CORES);
-  for (const left of await volumeGroups.list()) await volumeGroups.destroy(left);
-  const pinned = async (program: string): Promise<string> =>
-    await pinnedProgram(program, join(folder, 'programs'));
-  // At the first start of the service, set-up makes it later, with all that volumes need.
-  if (existsSync(virtiofsdFolder(buildDir))) await pinned(VOLTREE);
-  const storeProgram = await StoreProgram.open(buildDir, join(folder, 'programs'));
-  const copies = new VolumeCopies({
-    folder: join(folder, 'volumes'),
-    quarantine: volumeQuarantine,
-    client: new VolumeClient(store),
-    voltree: new Voltree(() => pinned(VOLTREE), volumeGroups),
-    disks: new XfsDisks(),
-    hostName: id.slice(0, 8),
-    commitEveryMs: options.volumeCommitMs,
-    log: log.child({ part: 'volume' }),
   });
   const host = new MachineHost({
     machines,
@@ -211,45 +186,40 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     listenHost: options.listenHost,
     log: log.child({ part: 'sandbox' }),
   });
-  await Promise.all(quarantines.map((one) => one.open()));
-  const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, vmms, machines });
 
-  let ready = false;
-  const linked = Promise.withResolvers<void>();
+  // What reconciles the host with the state that control wants.
+  const report = (one: Report): void => link.report(one);
   const operations = new OperationMetrics();
-  const reconciler: Reconciler = new Reconciler({
+  const reconciler = new Reconciler({
     host,
     operations,
     records: new RecordStore(join(folder, 'state')),
-    quarantine: sandboxQuarantine,
-    report: (observation) => link.report(toSandboxReport(observation)),
+    quarantine: quarantines.sandbox,
+    report: (observation) => report(toSandboxReport(observation)),
     log: log.child({ part: 'sandbox' }),
   });
   const snapshots = new SnapshotReconciler({
     folders: machines.snapshots,
-    quarantine: snapshotQuarantine,
+    quarantine: quarantines.snapshot,
     compact: async (id) => {
       await machines.compaction.snapshot(id);
       machines.digests.look();
     },
     find: (vmId) => reconciler.get(vmId),
-    report: (observation) => link.report(toSnapshotReport(observation)),
+    report: (observation) => report(toSnapshotReport(observation)),
     log: log.child({ part: 'snapshot' }),
   });
-  const volumes = new VolumeReconciler({
-    copies,
-    report: (report) => link.report(report),
-    log: log.child({ part: 'volume' }),
-  });
+  const volumes = new VolumeReconciler({ copies, report, log: log.child({ part: 'volume' }) });
   const absences = new Absences({
     kinds: [reconciler, snapshots, volumes],
     folder: quarantineFolder,
     log: log.child({ part: 'quarantine' }),
   });
+  const buildLogPath = (jobId: string): string => join(buildLogsFolder, jobId, 'build.log');
   const builds = new ImageBuilds({
     images,
     logPath: buildLogPath,
-    report: (report) => link.report(report),
+    report,
     log: log.child({ part: 'build' }),
   });
   const artifacts = new ArtifactReconciler({
@@ -258,13 +228,106 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     images,
     snapshots: machines.snapshots,
     snapshotReconciler: snapshots,
-    report: (report) => link.report(report),
+    report,
     log: log.child({ part: 'artifact' }),
   });
-  const link = new ControlLink({
-    controlUrl: options.controlUrl,
-    credential: () => identity.credential(),
-    deployment: Deployment.open(join(folder, 'deployment')),
+  const uplink = new UsageUplink({
+    spool: meter.spool,
+    send: (message) => link.usageHistory(message),
+  });
+  const usage = new UsageReporter({
+    running: () => reconciler.running(),
+    read: async (vmId) => meter.cpu(vmId),
+    report: (readings) => link.usage(readings),
+    log: log.child({ part: 'metering' }),
+  });
+  meter.listen({ onPass: () => uplink.pump(), onEdge: (vmId, counter) => usage.tell(vmId, counter) });
+
+  /** What was started; it is closed in the reverse order. */
+  const started = new AsyncDisposableStack();
+  let ready = false;
+  let warmed = Promise.resolve();
+  const isLive = (vmId: string): boolean => reconciler.get(vmId)?.live !== undefined;
+
+  started.defer(() => images.close());
+  started.defer(() => machines.templates.close());
+  started.defer(() => copies.detach());
+  started.defer(async () => {
+    // Interrupts all starts before cold boots are cancelled: one that waits for a cold boot is continued by the next runner, and
+    // does not fail.
+    const detached = reconciler.detach();
+    detached.catch(() => undefined);
+    await reconciler.moved();
+    machines.templates.stop();
+    await warmed.catch(() => undefined);
+    await Promise.all([detached, machines.digests.close(), pools.close()]);
+  });
+  // The cache may be on a file system of its own, and is written to as fast.
+  const spaces: SpaceWatch[] = (await fileSystemsOf([folder, cacheDir])).map(
+    (watched) =>
+      new SpaceWatch({
+        folder: watched,
+        onShort: () => reconciler.pauseForSpace(() => spaces.some((space) => space.isShort)),
+        ballast: new Ballast(watched),
+        log: log.child({ part: 'disk' }),
+      }),
+  );
+  for (const space of spaces) started.defer(() => space.close());
+  const clock = new ClockStepDetector(() => reconciler.setClocks());
+  started.defer(() => clock.close());
+  started.defer(() => caches.close());
+  for (const retention of [
+    new LogRetention(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log),
+    new LogRetention(buildLogsFolder, (jobId) => builds.log(jobId) !== undefined, log),
+  ])
+    started.defer(() => retention.close());
+  const dataServer = await startDataServer({
+    socketPath: join(home, 'run', 'runner.sock'),
+    verify: dataTokenVerifier(identity),
+    metrics: runnerMetrics({
+      starts: [admission, () => pools.stats, images],
+      operations,
+      reconciler,
+      network,
+      memoryBudget: machines.memoryBudget,
+      spaces,
+      quarantines,
+    }),
+    register: (app) =>
+      registerDataRoutes(app, {
+        host,
+        reconciler,
+        network,
+        storeProgram,
+        meter,
+        builds,
+        buildLogPath,
+        addresses,
+        log,
+      }),
+    log,
+  });
+  started.defer(() => dataServer.close());
+
+  // Before anything new is made: VMs without a record are removed, and those with one are adopted or ended.
+  const records = await reconciler.load();
+  await machines.reclaim(records, (vmId) => quarantines.sandbox.park(vmId));
+  await network.reclaim(records);
+  await copies.recover();
+  await reconciler.recover();
+  copies.start(isLive);
+  meter.retain(isLive);
+
+  await artifacts.open(join(folder, 'snapshots'));
+  started.defer(() => artifacts.close());
+  started.defer(() => builds.close());
+  started.defer(() => volumes.close());
+  started.use(new QuarantinePurge(Object.values(quarantines), options.quarantineDays, log));
+  started.defer(() => absences.close());
+
+  const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, vmms, machines });
+  const linked = Promise.withResolvers<void>();
+  link.start({
     hello: () => ({
       runner_id: id,
       region: options.region,
@@ -288,74 +351,22 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     onSynced: () => absences.synced(),
     onCapabilities: (capabilities) => uplink.linked(capabilities.includes(USAGE_HISTORY_CAPABILITY)),
     onUsageStored: (seq) => uplink.stored(seq),
-    log: log.child({ part: 'link' }),
   });
-  const usage: UsageReporter = new UsageReporter({
-    running: () => reconciler.running(),
-    read: async (vmId) => meter.cpu(vmId),
-    report: (readings) => link.usage(readings),
-    log: log.child({ part: 'metering' }),
-  });
-  // The cache may be on a file system of its own, and is written to as fast.
-  const spaces: SpaceWatch[] = (await fileSystemsOf([folder, cacheDir])).map(
-    (watched) =>
-      new SpaceWatch({
-        folder: watched,
-        onShort: () => reconciler.pauseForSpace(() => spaces.some((space) => space.isShort)),
-        ballast: new Ballast(watched),
-        log: log.child({ part: 'disk' }),
-      }),
-  );
-  const clock = new ClockStepDetector(() => reconciler.setClocks());
-  const logRetention = new LogRetention(logsFolder, (vmId) => reconciler.get(vmId) !== undefined, log);
-  const buildLogRetention = new LogRetention(
-    buildLogsFolder,
-    (jobId) => builds.log(jobId) !== undefined,
-    log,
-  );
-  const dataServer = await startDataServer({
-    socketPath: join(home, 'run', 'runner.sock'),
-    verify: dataTokenVerifier(identity),
-    metrics: runnerMetrics({
-      starts: [admission, () => pools.stats, images],
-      operations,
-      reconciler,
-      network,
-      memoryBudget: machines.memoryBudget,
-      spaces,
-      quarantines: { sandbox: sandboxQuarantine, snapshot: snapshotQuarantine, volume: volumeQuarantine },
-    }),
-    register: (app) =>
-      registerDataRoutes(app, {
-        host,
-        reconciler,
-        network,
-        storeProgram,
-        meter,
-        builds,
-        buildLogPath,
-        addresses,
-        log,
-      }),
-    log,
-  });
-
-  // Before anything new is made: VMs without a record are removed, and those with one are adopted or ended.
-  const records = await reconciler.load();
-  await machines.reclaim(records, (vmId) => sandboxQuarantine.park(vmId));
-  await network.reclaim(records);
-  await copies.recover();
-  await reconciler.recover();
-  copies.start((vmId) => reconciler.get(vmId)?.live !== undefined);
-  meter.retain((vmId) => reconciler.get(vmId)?.live !== undefined);
-  await artifacts.open(join(folder, 'snapshots'));
-  const purge = new QuarantinePurge(quarantines, options.quarantineDays, log);
-  link.start();
+  started.defer(() => link.close());
+  started.defer(() => kvmWatch?.close());
   volumeProbe.watch(() => link.renew());
+  started.defer(() => volumeProbe.close());
   storeProgram.watch(() => link.renew());
-  usage.start();
+  started.defer(() => storeProgram.close());
   meter.start();
-  const warmed = (async () => {
+  started.defer(() => meter.close());
+  usage.start();
+  started.defer(() => usage.close());
+  const relief = setInterval(() => {
+    machines.memoryBudget.relieve().catch((error: unknown) => log.warn({ err: error }, 'caches keep memory'));
+  }, RELIEF_MS).unref();
+  started.defer(() => clearInterval(relief));
+  warmed = (async () => {
     await machines.templates.ensure(DEFAULT_MACHINE_SIZE);
     ready = true;
     link.heartbeat();
@@ -367,39 +378,6 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       log.error({ err: error, kernel: guest.kernel }, 'no micro-VM can be started on this machine');
   });
 
-  const relief = setInterval(() => {
-    machines.memoryBudget.relieve().catch((error: unknown) => log.warn({ err: error }, 'caches keep memory'));
-  }, RELIEF_MS).unref();
-
-  const closeParts = async (): Promise<void> => {
-    clearInterval(relief);
-    await usage.close();
-    await meter.close();
-    await Promise.all([link.close(), volumeProbe.close(), kvmWatch?.close()]);
-    storeProgram.close();
-    absences.close();
-    purge[Symbol.dispose]();
-    volumes.close();
-    await builds.close();
-    await artifacts.close();
-    await dataServer.close();
-    logRetention.close();
-    buildLogRetention.close();
-    caches.close();
-    clock.close();
-    for (const space of spaces) space.close();
-    // Interrupts all starts before cold boots are cancelled: one that waits for a cold boot is continued by the next runner, and
-    // does not fail.
-    const detached = reconciler.detach();
-    detached.catch(() => undefined);
-    await reconciler.moved();
-    machines.templates.stop();
-    await warmed.catch(() => undefined);
-    await Promise.all([detached, machines.digests.close(), pools.close()]);
-    await copies.detach();
-    await machines.templates.close();
-    await images.close();
-  };
   const removeAll = async (): Promise<void> => {
     await copies.unmount();
     await network.close();
@@ -410,7 +388,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     facts,
     linked: linked.promise,
     close: async () => {
-      await closeParts();
+      await started.disposeAsync();
       // A home that is never started again leaves nothing on the machine.
       if (reconciler.isEmpty) return await removeAll();
       await network.detach();
@@ -423,7 +401,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       await reconciler.drain('the service was stopped');
       await copies.drain(AbortSignal.timeout(DRAIN_DEADLINE_MS));
       await link.flushed(AbortSignal.timeout(DRAIN_DEADLINE_MS));
-      await closeParts();
+      await started.disposeAsync();
       await removeAll();
       await machines.persistent.allDurable();
     },

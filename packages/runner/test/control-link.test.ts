@@ -137,6 +137,10 @@ class Linked implements AsyncDisposable {
       controlUrl: control.url,
       credential: () => Promise.resolve('token'),
       deployment: Deployment.open(deploymentFile()),
+      refusedRetryMs: 50,
+      log: pino({ enabled: false }),
+    });
+    this.link.start({
       hello: () => ({
         runner_id: randomUUID(),
         region: 'here',
@@ -159,10 +163,7 @@ class Linked implements AsyncDisposable {
       handlers: kinds.map(handler),
       onLinked: () => undefined,
       onSynced: () => this.synced++,
-      refusedRetryMs: 50,
-      log: pino({ enabled: false }),
     });
-    this.link.start();
   }
 
   [Symbol.asyncDispose](): Promise<void> {

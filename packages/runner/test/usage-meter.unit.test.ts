@@ -205,7 +205,6 @@ async function compareWithModel(folder: string, happens: readonly Step[]): Promi
       folder,
       reader: { read: ({ cgroup }) => structuredClone(machines.get(cgroup)), cpu: () => undefined },
       interfaces: () => new Map(),
-      onPass: () => undefined,
       now: () => START + uptimeMs,
       log,
     });
@@ -332,7 +331,6 @@ it('a message whose state was not written is never sent: its content is written 
         folder,
         reader: { read: () => at, cpu: () => undefined },
         interfaces: () => new Map(),
-        onPass: () => undefined,
         log,
       });
     const first = open();
@@ -362,7 +360,6 @@ it('records the last use of a micro-VM that ended while no runner ran, and of no
         folder,
         reader: { read: () => at, cpu: () => undefined },
         interfaces: () => new Map(),
-        onPass: () => undefined,
         log,
       });
     const first = open();
@@ -399,7 +396,6 @@ it('discards what control does not want, and keeps it while control has not said
       folder,
       reader: { read: () => at, cpu: () => undefined },
       interfaces: () => new Map(),
-      onPass: () => undefined,
       log,
     });
     const sent: UsageHistoryMessage[] = [];
@@ -435,10 +431,9 @@ it('tells the CPU time of a sandbox when its run begins and before it ends, once
         },
       },
       interfaces: () => new Map(),
-      onPass: () => undefined,
-      onEdge: (vmId, read) => told.push([vmId, read]),
       log,
     });
+    meter.listen({ onPass: () => undefined, onEdge: (vmId, read) => told.push([vmId, read]) });
     const begun = counter;
     meter.begin('a', SOURCE);
     const ended = { ...begun, cpuMicros: 9, ageMicros: 34 };

@@ -45,6 +45,13 @@ export interface ControlLinkOptions {
   /** What the runner shows at each connection. Rejects when the control plane does not accept the runner. */
   credential: () => Promise<string>;
   deployment: Deployment;
+  /** How long to wait after a refusal, in milliseconds. */
+  refusedRetryMs?: number;
+  log: Logger;
+}
+
+/** What a link connects control with. */
+export interface LinkedRunner {
   /** What the runner says of itself, at every (re)connect. */
   hello: () => Pick<HelloMessage, 'runner_id' | 'region' | 'data_url' | 'facts' | 'capabilities'>;
   /** Whether a sandbox could be created here now; sent with every heartbeat. */
@@ -63,19 +70,15 @@ export interface ControlLinkOptions {
   onCapabilities?: (capabilities: readonly string[]) => void;
   /** Control has stored the `usage_history` with this number. */
   onUsageStored?: (seq: number) => void;
-  /** How long to wait after a refusal, in milliseconds. */
-  refusedRetryMs?: number;
-  log: Logger;
 }
 
 /**
  * The runner's end of the link (docs/runner-protocol.md). It keeps one connection up, sends again what was not
- * acknowledged, and never gives up: a runner without control keeps its sandboxes.
+ * acknowledged, and never gives up: a runner without control keeps its sandboxes. Reports may be made before it is started.
  */
 export class ControlLink {
   readonly #options: ControlLinkOptions;
   readonly #outbox = new ReportOutbox();
-  readonly #intake: Intake;
   readonly #closing = new AbortController();
   readonly #logged = new Set<string>();
   /** The newest connection. */
@@ -83,12 +86,17 @@ export class ControlLink {
   /** The connection, once control has welcomed the runner on it. */
   #welcomed: WebSocket | undefined;
   #loop: Promise<void> | undefined;
+  #started: { runner: LinkedRunner; intake: Intake } | undefined;
 
   constructor(options: ControlLinkOptions) {
     this.#options = options;
-    this.#intake = new Intake({
-      handlers: options.handlers,
-      onSynced: options.onSynced,
+  }
+
+  /** Connects, and stays connected until it is closed. To be called once. */
+  start(runner: LinkedRunner): void {
+    const intake = new Intake({
+      handlers: runner.handlers,
+      onSynced: runner.onSynced,
       onUnsupported: ({ error, ...item }) => {
         this.#logOnce(
           `unsupported ${item.kind}`,
@@ -98,10 +106,21 @@ export class ControlLink {
         this.#send(this.#outbox.put({ ...item, status: 'unsupported', detail: { error } }));
       },
     });
+    this.#started = { runner, intake };
+    this.#loop = this.#keepConnected();
   }
 
-  start(): void {
-    this.#loop ??= this.#keepConnected();
+  get #runner(): LinkedRunner {
+    return this.#opened.runner;
+  }
+
+  get #intake(): Intake {
+    return this.#opened.intake;
+  }
+
+  get #opened(): { runner: LinkedRunner; intake: Intake } {
+    if (this.#started === undefined) throw new Error('the link was not started');
+    return this.#started;
   }
 
   report(report: Report): void {
@@ -120,7 +139,7 @@ export class ControlLink {
 
   /** Says at once whether the runner is ready, instead of at the next heartbeat. */
   heartbeat(): void {
-    const { isReady, heldMemory, freeDiskMib } = this.#options;
+    const { isReady, heldMemory, freeDiskMib } = this.#runner;
     const free = freeDiskMib();
     this.#send({
       type: 'heartbeat',
@@ -236,11 +255,11 @@ export class ControlLink {
   }
 
   #hello(): HelloMessage {
-    const { hello, deployment } = this.#options;
+    const { deployment } = this.#options;
     return {
       type: 'hello',
       protocol: RUNNER_PROTOCOL,
-      ...hello(),
+      ...this.#runner.hello(),
       ...(deployment.id === undefined ? {} : { deployment_id: deployment.id }),
       kinds: this.#intake.kinds,
     };
@@ -277,7 +296,7 @@ export class ControlLink {
       this.#intake.stored(this.#outbox.acknowledge(message.seq));
       return;
     }
-    if (message.type === 'usage_stored') return this.#options.onUsageStored?.(message.seq);
+    if (message.type === 'usage_stored') return this.#runner.onUsageStored?.(message.seq);
     this.#intake.take(reading);
   }
 
@@ -294,11 +313,11 @@ export class ControlLink {
       return refuse(LINK_CLOSE.otherDeployment, `the runner belongs to deployment ${ids}`);
     }
     this.#intake.linked(welcome.kinds);
-    this.#options.onLinked();
+    this.#runner.onLinked();
     this.#welcomed = socket;
     for (const message of this.#outbox.unacknowledged()) this.#send(message);
     this.heartbeat();
-    this.#options.onCapabilities?.(welcome.capabilities);
+    this.#runner.onCapabilities?.(welcome.capabilities);
     log.info({ deployment: welcome.deployment_id, kinds: welcome.kinds }, 'linked to the control plane');
   }
 

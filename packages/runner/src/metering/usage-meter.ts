@@ -33,14 +33,17 @@ export interface UsageMeterOptions {
   reader: Pick<CounterReader, 'read' | 'cpu'>;
   /** Default: those of this host. */
   interfaces?: () => InterfaceCounters;
-  /** After each pass: messages may wait. */
-  onPass: () => void;
-  /** CPU time of a sandbox when its run begins, and before it ends: between readings burst would be free. */
-  onEdge?: (vmId: string, counter: CpuCounter) => void;
   log: Logger;
   periodMs?: number;
   /** Time of day in milliseconds, instead of this machine's; for measurements. */
   now?: () => number;
+}
+
+export interface UsageListener {
+  /** After each pass: messages may wait. */
+  onPass: () => void;
+  /** CPU time of a sandbox when its run begins, and before it ends: between readings burst would be free. */
+  onEdge: (vmId: string, counter: CpuCounter) => void;
 }
 
 export class UsageMeter {
@@ -49,6 +52,7 @@ export class UsageMeter {
   readonly #interfaces: () => InterfaceCounters;
   readonly #ledger: UsageLedger;
   readonly #sources: Map<string, CounterSource>;
+  #listener: UsageListener | undefined;
   #minute = 0;
   /** Since the last commit. */
   #hasEnded = false;
@@ -68,6 +72,10 @@ export class UsageMeter {
     for (const event of events) this.#apply(event);
     const interfaces = this.#interfaces();
     for (const vmId of this.#sources.keys()) this.#read(vmId, interfaces);
+  }
+
+  listen(listener: UsageListener): void {
+    this.#listener = listener;
   }
 
   start(): void {
@@ -151,7 +159,7 @@ export class UsageMeter {
     }
     if (minute !== this.#minute || this.#hasEnded) this.commit();
     this.#minute = minute;
-    this.#options.onPass();
+    this.#listener?.onPass();
   }
 
   /** Writes down all complete minutes, and what the next ones continue from. */
@@ -204,7 +212,7 @@ export class UsageMeter {
   #edge(vmId: string): void {
     try {
       const counter = this.cpu(vmId);
-      if (counter !== undefined) this.#options.onEdge?.(vmId, counter);
+      if (counter !== undefined) this.#listener?.onEdge(vmId, counter);
     } catch (error) {
       this.#options.log.warn({ err: error, vm: vmId }, 'its use of CPU cannot be read');
     }

@@ -113,7 +113,6 @@ export class TestRunner {
     this.meter = new UsageMeter({
       folder: join(home, 'usage'),
       reader: new CounterReader(opened.cgroups),
-      onPass: () => undefined,
       log,
     });
     this.reconciler = new Reconciler({
