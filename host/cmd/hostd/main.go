@@ -36,7 +36,7 @@ var commands = map[string]func(args []string) error{
 	"compact":            memory.Compact,
 	"jail":               jail.Exec,
 	"share":              jail.Share,
-	jail.ShareStage:      jail.EnterShare,
+	jail.ShareChild:      jail.EnterShare,
 	"probe-volumes":      jail.ProbeVolumes,
 	"clock":              func([]string) error { return clock.Print(os.Stdout) },
 	"listen-transparent": listen.Exec,

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"releap/host/internal/volume/dialog"
+	"releap/host/internal/volume/rpc"
 )
 
 // caller is what a runner is for voltree: it copies packs from a store when it is asked for them.
@@ -64,7 +64,7 @@ func (c *caller) Write(data []byte) (int, error) {
 			c.line.Write(line)
 			return len(data), nil
 		}
-		var request struct{ Fetch, Store *dialog.Blob }
+		var request struct{ Fetch, Store *rpc.Blob }
 		err = json.Unmarshal(line, &request)
 		switch {
 		case err == nil && request.Fetch != nil:

@@ -94,8 +94,8 @@ func deepen(t *testing.T, root string, depth int) {
 	unix.Close(fd)
 }
 
-// settle waits until a change gives a file another ctime than it has now.
-func settle() { time.Sleep(60 * time.Millisecond) }
+// advanceCtime waits until a change gives a file another ctime than it has now.
+func advanceCtime() { time.Sleep(60 * time.Millisecond) }
 
 func TestACheckoutIsEqualToWhatWasCommitted(t *testing.T) {
 	onFileSystems(t, func(t *testing.T, volume string) {
@@ -122,7 +122,7 @@ func TestACheckoutIsEqualToWhatWasCommitted(t *testing.T) {
 			t.Fatalf("the sparse file takes %d bytes", info.Blocks*512)
 		}
 		for _, host := range []*host{first, second} {
-			settle()
+			advanceCtime()
 			if root := host.publish(store); root != "same" {
 				t.Fatalf("a tree that has not changed is committed as %s", root)
 			}
@@ -150,7 +150,7 @@ func TestOnlyWhatHasChangedIsStored(t *testing.T) {
 			}
 		}
 		host.publish(store)
-		settle()
+		advanceCtime()
 		host.publish(store)
 		newBytes := func(answer answer) (sum uint64) {
 			for _, pack := range answer.New {
@@ -164,7 +164,7 @@ func TestOnlyWhatHasChangedIsStored(t *testing.T) {
 			t.Fatalf("one changed file: %d changed, %d bytes in %d packs", changed.Changed, newBytes(changed), len(changed.New))
 		}
 		host.publish(store)
-		settle()
+		advanceCtime()
 		host.publish(store)
 		must(t, os.Rename(filepath.Join(host.data, "12"), filepath.Join(host.data, "moved")))
 		if moved := host.commit(); newBytes(moved) > 400_000 || len(moved.New) != 2 {
@@ -210,7 +210,7 @@ func TestWritesThroughAMappingAreNotMissed(t *testing.T) {
 			}
 			memory[100_001] = round
 			if round%3 == 0 {
-				settle()
+				advanceCtime()
 			}
 		}
 		if committed := first.publish(store); committed != "same" {

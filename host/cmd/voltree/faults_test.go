@@ -67,7 +67,7 @@ func TestAnInterruptedCommandIsRepeated(t *testing.T) {
 	if len(left) != 3 { // base, index, lock
 		t.Fatalf("the state has %v", left)
 	}
-	settle()
+	advanceCtime()
 	first.publish(store)
 	crash(t, "voltree-replaced", first.commitArguments()...)
 	if root := first.publish(store); root != "same" {

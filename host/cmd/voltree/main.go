@@ -5,7 +5,7 @@
 //	voltree commit   --root DATA --state S --out DIR
 //	voltree accept   --state S ROOT
 //	voltree checkout --root DATA --state S --manifest ROOTFILE --packs DIR
-//	voltree merge    --root DATA --state S --manifest ROOTFILE --packs DIR --limbo L --name SUFFIX
+//	voltree merge    --root DATA --state S --manifest ROOTFILE --packs DIR --displaced L --name SUFFIX
 //
 // It exits with 0, or with 1 and one line on standard error that says what failed, with 2 for wrong arguments, and with 3 if a
 // file system is full (the line says which path). A command that was interrupted anywhere may be repeated. Two commands at a time
@@ -63,10 +63,10 @@ import (
 
 	"releap/host/internal/volume/checkout"
 	"releap/host/internal/volume/commit"
-	"releap/host/internal/volume/dialog"
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/merge"
+	"releap/host/internal/volume/rpc"
 	"releap/host/internal/volume/state"
 	"releap/host/internal/volume/tree"
 )
@@ -78,7 +78,7 @@ const (
 
 var errUsage = errors.New("usage: voltree commit|accept|checkout|merge OPTIONS (see the documentation of host/cmd/voltree)")
 
-var commands = map[string]func(arguments []string, peer *dialog.Peer) (interface{}, error){
+var commands = map[string]func(arguments []string, peer *rpc.Peer) (interface{}, error){
 	"commit":   runCommit,
 	"accept":   runAccept,
 	"checkout": runCheckout,
@@ -115,7 +115,7 @@ func run(arguments []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	// Files get the modes of the manifest.
 	unix.Umask(0)
-	result, err := commands[arguments[0]](arguments[1:], dialog.New(stdin, stdout))
+	result, err := commands[arguments[0]](arguments[1:], rpc.New(stdin, stdout))
 	if err == nil {
 		err = json.NewEncoder(stdout).Encode(result)
 	}
@@ -155,28 +155,28 @@ func options(command string, arguments []string, rest int, options map[string]*s
 
 func printed(digest fmt.Stringer) string { return "sha256:" + digest.String() }
 
-func blobs(packs []manifest.Pack) []dialog.Blob {
-	list := make([]dialog.Blob, 0, len(packs))
+func blobs(packs []manifest.Pack) []rpc.Blob {
+	list := make([]rpc.Blob, 0, len(packs))
 	for _, pack := range packs {
-		list = append(list, dialog.BlobOf(pack))
+		list = append(list, rpc.BlobOf(pack))
 	}
 	return list
 }
 
 type committed struct {
-	Root         interface{}      `json:"root"` // a blob, or "same"
-	New          []dialog.Blob    `json:"new"`
-	Dropped      []string         `json:"dropped"`
-	Packs        int              `json:"packs"`
-	UsedBytes    uint64           `json:"used_bytes"`
-	Files        uint64           `json:"files"`
-	Changed      uint64           `json:"changed"`
-	Skipped      []commit.Skipped `json:"skipped"`
-	SkippedCount uint64           `json:"skipped_count"`
-	Conflicts    []limbo.Conflict `json:"conflicts"`
+	Root         interface{}          `json:"root"` // a blob, or "same"
+	New          []rpc.Blob           `json:"new"`
+	Dropped      []string             `json:"dropped"`
+	Packs        int                  `json:"packs"`
+	UsedBytes    uint64               `json:"used_bytes"`
+	Files        uint64               `json:"files"`
+	Changed      uint64               `json:"changed"`
+	Skipped      []commit.Skipped     `json:"skipped"`
+	SkippedCount uint64               `json:"skipped_count"`
+	Conflicts    []displaced.Conflict `json:"conflicts"`
 }
 
-func runCommit(arguments []string, peer *dialog.Peer) (interface{}, error) {
+func runCommit(arguments []string, peer *rpc.Peer) (interface{}, error) {
 	var root, folder, out string
 	_, err := options("commit", arguments, 0, map[string]*string{"root": &root, "state": &folder, "out": &out})
 	if err != nil {
@@ -187,7 +187,7 @@ func runCommit(arguments []string, peer *dialog.Peer) (interface{}, error) {
 		return nil, err
 	}
 	output := &committed{
-		New: []dialog.Blob{}, Dropped: []string{},
+		New: []rpc.Blob{}, Dropped: []string{},
 		Root: "same", Packs: result.Packs, UsedBytes: result.UsedBytes, Files: result.Files, Changed: result.Changed,
 		Skipped: append([]commit.Skipped{}, result.Skipped...), SkippedCount: result.SkippedCount,
 		Conflicts: conflicts(result.Conflicts),
@@ -195,7 +195,7 @@ func runCommit(arguments []string, peer *dialog.Peer) (interface{}, error) {
 	if result.Root == nil {
 		return output, nil
 	}
-	output.Root = dialog.BlobOf(*result.Root)
+	output.Root = rpc.BlobOf(*result.Root)
 	output.New = blobs(result.New)
 	output.Dropped = make([]string, 0, len(result.Dropped))
 	for _, digest := range result.Dropped {
@@ -208,7 +208,7 @@ type accepted struct {
 	Root string `json:"root"`
 }
 
-func runAccept(arguments []string, _ *dialog.Peer) (interface{}, error) {
+func runAccept(arguments []string, _ *rpc.Peer) (interface{}, error) {
 	var folder string
 	rest, err := options("accept", arguments, 1, map[string]*string{"state": &folder})
 	if err != nil {
@@ -227,7 +227,7 @@ func runAccept(arguments []string, _ *dialog.Peer) (interface{}, error) {
 		return nil, err
 	}
 	// The caller accepts a commit only when it has kept the conflicts of the commit and of merges before it.
-	return accepted{printed(digest)}, limbo.Told(kept)
+	return accepted{printed(digest)}, displaced.Acknowledge(kept)
 }
 
 type checkedOut struct {
@@ -236,7 +236,7 @@ type checkedOut struct {
 	Files     uint64 `json:"files"`
 }
 
-func runCheckout(arguments []string, peer *dialog.Peer) (interface{}, error) {
+func runCheckout(arguments []string, peer *rpc.Peer) (interface{}, error) {
 	var o checkout.Options
 	_, err := options("checkout", arguments, 0, map[string]*string{"root": &o.Root, "state": &o.State, "manifest": &o.Manifest, "packs": &o.Packs})
 	if err != nil {
@@ -250,14 +250,14 @@ func runCheckout(arguments []string, peer *dialog.Peer) (interface{}, error) {
 }
 
 type merged struct {
-	Applied   int              `json:"applied"`
-	Conflicts []limbo.Conflict `json:"conflicts"`
+	Applied   int                  `json:"applied"`
+	Conflicts []displaced.Conflict `json:"conflicts"`
 }
 
-func runMerge(arguments []string, peer *dialog.Peer) (interface{}, error) {
+func runMerge(arguments []string, peer *rpc.Peer) (interface{}, error) {
 	var o merge.Options
 	_, err := options("merge", arguments, 0, map[string]*string{
-		"root": &o.Root, "state": &o.State, "manifest": &o.Manifest, "packs": &o.Packs, "limbo": &o.Limbo, "name": &o.Suffix,
+		"root": &o.Root, "state": &o.State, "manifest": &o.Manifest, "packs": &o.Packs, "displaced": &o.Displaced, "name": &o.Suffix,
 	})
 	if err != nil {
 		return nil, err
@@ -270,10 +270,10 @@ func runMerge(arguments []string, peer *dialog.Peer) (interface{}, error) {
 }
 
 // conflicts gives them with paths for people.
-func conflicts(found []limbo.Conflict) []limbo.Conflict {
-	printed := make([]limbo.Conflict, 0, len(found))
+func conflicts(found []displaced.Conflict) []displaced.Conflict {
+	printed := make([]displaced.Conflict, 0, len(found))
 	for _, conflict := range found {
-		printed = append(printed, limbo.Conflict{Path: forPeople(conflict.Path), Kept: forPeople(conflict.Kept), Kind: conflict.Kind})
+		printed = append(printed, displaced.Conflict{Path: forPeople(conflict.Path), Kept: forPeople(conflict.Kept), Kind: conflict.Kind})
 	}
 	return printed
 }

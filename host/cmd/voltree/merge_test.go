@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"releap/host/internal/hosttest"
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 )
 
 // pair is two hosts with the same tree, the first one's.
@@ -66,7 +66,7 @@ func exchange(t *testing.T, store string, head *string, hosts ...*host) {
 }
 
 // sync is what a runner does: it commits against the head, and merges a newer head first.
-func (h *host) sync(store string, head *string) (found []limbo.Conflict) {
+func (h *host) sync(store string, head *string) (found []displaced.Conflict) {
 	h.t.Helper()
 	if h.head != *head {
 		found = h.merge(store, *head).Conflicts
@@ -268,7 +268,7 @@ func TestAWriterOfAFileThatIsReplacedLosesNothing(t *testing.T) {
 		memory[7] = 42
 		_, err = open["conflict"].WriteAt([]byte(" and after"), 22)
 		must(t, err)
-		// What a command that has failed has found is told by the next.
+		// What a command that has failed has found is printed by the next.
 		crash(t, "voltree-scanned", second.commitArguments()...)
 		late := second.commit()
 		want := "late-write folder/mapped folder/mapped.conflict-second\nlate-write folder/removed folder/removed.conflict-second\n" +
@@ -283,26 +283,26 @@ func TestAWriterOfAFileThatIsReplacedLosesNothing(t *testing.T) {
 		if got := read(t, here("mapped.conflict-second")); len(got) != 10_000 || got[7] != 42 {
 			t.Error("a late write through a mapping is lost")
 		}
-		// The quiet one stays in limbo while it is open, and goes some time after.
+		// The quiet one stays displaced while it is open, and goes some time after.
 		left := func() int {
-			names, err := os.ReadDir(second.data + ".limbo")
+			names, err := os.ReadDir(second.data + ".displaced")
 			must(t, err)
 			return len(names)
 		}
 		backdate(t, second.state)
 		second.publish(store)
 		if left() != 1 {
-			t.Fatalf("%d files in limbo instead of the one that is open", left())
+			t.Fatalf("%d displaced files instead of the one that is open", left())
 		}
 		open["quiet"].Close()
 		second.publish(store)
 		if left() != 0 {
-			t.Fatalf("%d files in limbo", left())
+			t.Fatalf("%d displaced files", left())
 		}
 	})
 }
 
-func TestAFileInLimboStaysWhenTheClockIsSetBack(t *testing.T) {
+func TestADisplacedFileStaysWhenTheClockIsSetBack(t *testing.T) {
 	hosttest.NeedsRoot(t, "owners of files")
 	first, second, store := pair(t, t.TempDir(), func(root string) { write(t, filepath.Join(root, "file"), []byte("base")) })
 	write(t, filepath.Join(first.data, "file"), []byte("theirs"))
@@ -321,7 +321,7 @@ func TestAFileInLimboStaysWhenTheClockIsSetBack(t *testing.T) {
 	assertSame(t, read(t, list), "(none)")
 }
 
-// backdate makes files in limbo as old as they must be to be removed.
+// backdate makes displaced files as old as they must be to be removed.
 func backdate(t *testing.T, state string) {
 	t.Helper()
 	path := filepath.Join(state, "limbo.jsonl")

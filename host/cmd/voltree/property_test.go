@@ -294,7 +294,7 @@ func crashMerge(t *testing.T, random *rand.Rand, host *host, store, root string)
 	c := newCaller(t, store, root)
 	defer os.RemoveAll(c.incoming)
 	steps := []string{
-		"voltree-staged", "voltree-applied", "voltree-before-swap", "voltree-swapped", "voltree-all-applied", "voltree-settled", "voltree-replaced", "voltree-merged",
+		"voltree-staged", "voltree-applied", "voltree-before-swap", "voltree-swapped", "voltree-all-applied", "voltree-finalized", "voltree-replaced", "voltree-merged",
 	}
 	tryCrash(t, c, steps[random.Intn(len(steps))], host.mergeArguments(c, root)...)
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"releap/host/internal/volume/dialog"
 	"releap/host/internal/volume/pack"
+	"releap/host/internal/volume/rpc"
 )
 
 func TestEachCommandNeedsAFewPacksAtATime(t *testing.T) {
@@ -79,7 +79,7 @@ func TestEachCommandNeedsAFewPacksAtATime(t *testing.T) {
 	stored := strings.Join(c.stored, " ")
 	for _, blob := range append(committed.New, blob{Digest: committed.root()}) {
 		if !strings.Contains(stored, strings.TrimPrefix(blob.Digest, "sha256:")) {
-			first.upload(store, []dialog.Blob{blob})
+			first.upload(store, []rpc.Blob{blob})
 		}
 	}
 	first.do("accept", "--state", first.state, committed.root())

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"releap/host/internal/hosttest"
-	"releap/host/internal/volume/dialog"
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
+	"releap/host/internal/volume/rpc"
 )
 
 const asVoltree = "RELEAP_TEST_AS_VOLTREE"
@@ -92,7 +92,7 @@ func newHost(t *testing.T, volume, name string) *host {
 	return h
 }
 
-type blob = dialog.Blob
+type blob = rpc.Blob
 
 type answer struct {
 	Root      json.RawMessage `json:"root"`
@@ -104,7 +104,7 @@ type answer struct {
 	UsedBytes int64           `json:"used_bytes"`
 	Skipped   []struct{ Path, Reason string }
 	Applied   int
-	Conflicts []limbo.Conflict
+	Conflicts []displaced.Conflict
 }
 
 // root gives the digest of a commit in hexadecimal digits, or "same".
@@ -188,7 +188,7 @@ func (h *host) checkout(store, root string) {
 func (h *host) mergeArguments(c *caller, root string) []string {
 	return []string{
 		"merge", "--root", h.data, "--state", h.state, "--manifest", filepath.Join(c.incoming, root), "--packs", c.incoming,
-		"--limbo", h.data + ".limbo", "--name", filepath.Base(h.data),
+		"--displaced", h.data + ".displaced", "--name", filepath.Base(h.data),
 	}
 }
 

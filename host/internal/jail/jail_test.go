@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		fakeVirtiofsd()
 		return
 	}
-	if len(os.Args) > 1 && os.Args[1] == ShareStage {
+	if len(os.Args) > 1 && os.Args[1] == ShareChild {
 		os.Stderr.WriteString(fmt.Sprint(EnterShare(os.Args[2:])))
 		os.Exit(1)
 	}

@@ -30,17 +30,17 @@ type tree struct {
 	descriptor int
 }
 
-const harmless = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+const mountFlags = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
 func trees(program, folder string, withKvm bool) []tree {
 	var all []tree
 	if program != "" {
-		all = append(all, tree{source: program, target: programDir, attributes: harmless | unix.MOUNT_ATTR_RDONLY})
+		all = append(all, tree{source: program, target: programDir, attributes: mountFlags | unix.MOUNT_ATTR_RDONLY})
 	}
 	all = append(all, []tree{
-		{source: folder, target: folderDir, attributes: harmless | unix.MOUNT_ATTR_NOEXEC},
+		{source: folder, target: folderDir, attributes: mountFlags | unix.MOUNT_ATTR_NOEXEC},
 		// Of procfs this one folder: the process stays the same when it executes the command.
-		{source: "/proc/self/fd", target: fdDir, attributes: harmless | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY},
+		{source: "/proc/self/fd", target: fdDir, attributes: mountFlags | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY},
 	}...)
 	if withKvm {
 		attributes := uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC)
@@ -70,14 +70,14 @@ func (b *bindings) Set(value string) error {
 func bound(readable, executable, writable bindings) []tree {
 	var all []tree
 	for _, one := range writable {
-		all = append(all, tree{source: one.source, target: one.target, attributes: harmless | unix.MOUNT_ATTR_NOEXEC})
+		all = append(all, tree{source: one.source, target: one.target, attributes: mountFlags | unix.MOUNT_ATTR_NOEXEC})
 	}
 	for _, one := range readable {
-		attributes := uint64(harmless | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY)
+		attributes := uint64(mountFlags | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY)
 		all = append(all, tree{source: one.source, target: one.target, attributes: attributes})
 	}
 	for _, one := range executable {
-		all = append(all, tree{source: one.source, target: one.target, attributes: harmless | unix.MOUNT_ATTR_RDONLY})
+		all = append(all, tree{source: one.source, target: one.target, attributes: mountFlags | unix.MOUNT_ATTR_RDONLY})
 	}
 	return all
 }

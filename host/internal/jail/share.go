@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// ShareStage is the command of hostd that Share starts in the new user namespace.
-	ShareStage = "share-stage"
+	// ShareChild is the command of hostd that Share starts in the new user namespace.
+	ShareChild = "share-child"
 	// Where the command finds the folder that it serves, and its own descriptors.
 	dataDir   = "data"
 	procFdDir = "proc/self/fd"
 	nrOpen    = "proc/sys/fs/nr_open"
 	// Ids of a user namespace: all that a file system of a guest usually has.
 	shareIds = 65536
-	// Descriptors of the command and of the stage before it.
+	// Descriptors of the command and of the child before it.
 	shareSocket  = 3
-	stageControl = 4
+	childControl = 4
 )
 
 // What a program needs that creates files for any user of its namespace. They have no effect outside of it.
@@ -99,19 +99,19 @@ func Share(args []string) error {
 	if err != nil {
 		return err
 	}
-	child, control, err := startStage(stageOptions{firstID: int(*ids), command: command, socket: listener, output: os.Stderr})
+	child, control, err := startChild(childOptions{firstID: int(*ids), command: command, socket: listener, output: os.Stderr})
 	if err != nil {
 		return fmt.Errorf("cannot make a user namespace: %w", err)
 	}
 	_ = listener.Close()
 	_ = unix.Close(socket)
-	err = furnish(child.Process.Pid, *program, folder, map[int]uint64{
+	err = configure(child.Process.Pid, *program, folder, map[int]uint64{
 		unix.RLIMIT_CORE:    0,
 		unix.RLIMIT_NOFILE:  *nofile,
 		unix.RLIMIT_NPROC:   *nproc,
 		unix.RLIMIT_MEMLOCK: 0,
 	}, control)
-	// Without its root the stage ends.
+	// Without its root the child ends.
 	_ = unix.Close(control)
 	if err == nil {
 		fmt.Println("ready")
@@ -122,25 +122,25 @@ func Share(args []string) error {
 	return err
 }
 
-type stageOptions struct {
+type childOptions struct {
 	// First id on the host.
 	firstID int
-	// What the stage becomes.
+	// What the child executes.
 	command []string
 	// Its descriptor 3, if it is not nil.
 	socket *os.File
 	output io.Writer
 }
 
-// startStage starts this program again as root of a new user namespace, where it waits for its root folder.
-func startStage(options stageOptions) (*exec.Cmd, int, error) {
+// startChild starts this program again as root of a new user namespace, where it waits for its root folder.
+func startChild(options childOptions) (*exec.Cmd, int, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, -1, err
 	}
 	theirs := os.NewFile(uintptr(ends[1]), "control")
 	defer theirs.Close()
-	child := exec.Command("/proc/self/exe", append([]string{ShareStage}, options.command...)...)
+	child := exec.Command("/proc/self/exe", append([]string{ShareChild}, options.command...)...)
 	child.Stdout, child.Stderr = options.output, options.output
 	child.ExtraFiles = []*os.File{options.socket, theirs}
 	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: options.firstID, Size: shareIds}}
@@ -167,8 +167,8 @@ func duplicate(descriptor int) (*os.File, error) {
 	return os.NewFile(uintptr(copied), "socket"), nil
 }
 
-// furnish makes the root of the stage, sets its limits and sends it the root.
-func furnish(pid int, program string, folder int, limits map[int]uint64, control int) error {
+// configure makes the root of the child, sets its limits and sends it the root.
+func configure(pid int, program string, folder int, limits map[int]uint64, control int) error {
 	userns, err := unix.Open(fmt.Sprintf("/proc/%d/ns/user", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -181,12 +181,12 @@ func furnish(pid int, program string, folder int, limits map[int]uint64, control
 		}
 	}
 	err = enterRoot([]tree{
-		{source: program, target: programDir, attributes: harmless | unix.MOUNT_ATTR_RDONLY},
+		{source: program, target: programDir, attributes: mountFlags | unix.MOUNT_ATTR_RDONLY},
 		{source: fmt.Sprintf("/proc/%d/fd", pid), target: procFdDir,
-			attributes: harmless | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY},
+			attributes: mountFlags | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY},
 		// Read by virtiofsd at its start.
-		{source: "/" + nrOpen, target: nrOpen, attributes: harmless | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY},
-		{source: dataDir, target: dataDir, descriptor: folder, userns: userns, attributes: harmless | unix.MOUNT_ATTR_NOEXEC},
+		{source: "/" + nrOpen, target: nrOpen, attributes: mountFlags | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY},
+		{source: dataDir, target: dataDir, descriptor: folder, userns: userns, attributes: mountFlags | unix.MOUNT_ATTR_NOEXEC},
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make a root of its own: %w", err)
@@ -198,13 +198,13 @@ func furnish(pid int, program string, folder int, limits map[int]uint64, control
 	return unix.Sendmsg(control, []byte{byte(shareSocket)}, unix.UnixRights(root), nil, 0)
 }
 
-// EnterShare is the stage in the user namespace: it takes its root, gives up what the command does not need, and becomes it.
+// EnterShare is the child in the user namespace: it takes its root, gives up what the command does not need, and becomes it.
 func EnterShare(command []string) error {
 	if len(command) == 0 {
-		return errors.New("usage: hostd share-stage COMMAND [ARGUMENT]...")
+		return errors.New("usage: hostd share-child COMMAND [ARGUMENT]...")
 	}
 	runtime.LockOSThread()
-	root, err := receiveRoot(stageControl)
+	root, err := receiveRoot(childControl)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func EnterShare(command []string) error {
 		return err
 	}
 	_ = unix.Close(root)
-	unix.CloseOnExec(stageControl)
+	unix.CloseOnExec(childControl)
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		return err

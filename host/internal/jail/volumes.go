@@ -124,12 +124,12 @@ func probeShare(program string) error {
 	library := "/" + programDir + "/lib"
 	command := []string{loader, "--inhibit-cache", "--library-path", library, "/" + programDir + "/bin/virtiofsd", "--version"}
 	var output bytes.Buffer
-	stage := stageOptions{firstID: probeIDs, command: command, output: &output}
-	child, control, err := startStage(stage)
+	options := childOptions{firstID: probeIDs, command: command, output: &output}
+	child, control, err := startChild(options)
 	if err != nil {
 		return fmt.Errorf("user namespaces (sysctl user.max_user_namespaces): %w", err)
 	}
-	err = furnish(child.Process.Pid, program, folder, nil, control)
+	err = configure(child.Process.Pid, program, folder, nil, control)
 	_ = unix.Close(control)
 	ended := child.Wait()
 	if err != nil {

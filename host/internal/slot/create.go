@@ -47,7 +47,7 @@ func (s *Slot) create() error {
 		if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}
-		return s.furnish(rules)
+		return s.configure(rules)
 	})
 }
 
@@ -136,21 +136,21 @@ func (s *Slot) connect(space *os.File) error {
 	return outside.NeighAdd(neighbour(index, s.HostAddress, s.UplinkMAC))
 }
 
-// furnish configures the namespace of the calling thread.
-func (s *Slot) furnish(rules *ruleset.Ruleset) error {
+// configure configures the namespace of the calling thread.
+func (s *Slot) configure(rules *ruleset.Ruleset) error {
 	for _, one := range s.Sysctls {
 		if err := writeSwitch(one.Name, one.Value); err != nil {
 			return err
 		}
 	}
-	if err := s.furnishLinks(); err != nil {
+	if err := s.configureLinks(); err != nil {
 		return fmt.Errorf("cannot make its tap, addresses and routes: %w", err)
 	}
 	failpoint.Reach("hostd slot addresses")
 	return s.loadRules(rules)
 }
 
-func (s *Slot) furnishLinks() error {
+func (s *Slot) configureLinks() error {
 	inside, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ const paths = () => ({
   image: join(host, 'disk.img'),
   mount: join(host, 'volume'),
   data: join(host, 'volume/data'),
-  limbo: join(host, 'volume/.releap'),
+  displaced: join(host, 'volume/.releap'),
 });
 let host: string;
 before(async () => {

@@ -20,7 +20,7 @@ async function copy(): Promise<DiskPaths & { folder: string }> {
     image: join(folder, 'disk.img'),
     mount,
     data: join(mount, 'data'),
-    limbo: join(mount, '.releap/limbo'),
+    displaced: join(mount, '.releap/limbo'),
   };
   after(() => disks.unmount(paths));
   return paths;

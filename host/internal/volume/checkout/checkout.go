@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"releap/host/internal/failpoint"
-	"releap/host/internal/volume/dialog"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/pack"
+	"releap/host/internal/volume/rpc"
 	"releap/host/internal/volume/state"
 	"releap/host/internal/volume/tree"
 )
@@ -20,7 +20,7 @@ import (
 type Options struct{ Root, State, Manifest, Packs string }
 
 // Checkout makes the tree equal to the manifest, and makes that the base. Packs that are missing are fetched.
-func Checkout(o Options, peer *dialog.Peer) (*state.Base, error) {
+func Checkout(o Options, peer *rpc.Peer) (*state.Base, error) {
 	kept, err := state.Open(o.State)
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 type content struct {
 	source *manifest.Source
 	reader *pack.Reader
-	look   *tree.Looker
+	paths  *tree.Resolver
 	buffer []byte
 	// The file that was written last.
 	fd      int
@@ -25,20 +25,20 @@ type content struct {
 	// The segment that was read last.
 	entries []manifest.Entry
 	read    uint32
-	aside   *pack.Aside
+	aside   *pack.SpillFile
 }
 
 func newContent(root int, source *manifest.Source, reader *pack.Reader, folder string) (*content, error) {
-	aside, err := pack.NewAside(folder)
+	aside, err := pack.NewSpillFile(folder)
 	if err != nil {
 		return nil, err
 	}
-	return &content{source: source, reader: reader, look: tree.NewLooker(root), fd: -1, aside: aside}, nil
+	return &content{source: source, reader: reader, paths: tree.NewResolver(root), fd: -1, aside: aside}, nil
 }
 
 func (c *content) close() {
 	c.closeFile()
-	c.look.Close()
+	c.paths.Close()
 	c.aside.Close()
 }
 
@@ -94,7 +94,7 @@ func (c *content) open(row *pack.Row, entry *manifest.Entry) error {
 		return nil
 	}
 	c.closeFile()
-	folder, name, err := c.look.Parent(entry.Path)
+	folder, name, err := c.paths.Parent(entry.Path)
 	if err != nil {
 		return err
 	}

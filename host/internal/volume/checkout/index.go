@@ -12,8 +12,8 @@ func index(kept *state.State, root int, source *manifest.Source, packs *manifest
 	if err != nil {
 		return err
 	}
-	i := &indexer{out: out, source: source, look: tree.NewLooker(root), numbers: map[string]uint32{}}
-	defer i.look.Close()
+	i := &indexer{out: out, source: source, paths: tree.NewResolver(root), numbers: map[string]uint32{}}
+	defer i.paths.Close()
 	for number, row := range source.Root.Packs {
 		i.numbers[row.Digest] = uint32(number)
 	}
@@ -32,7 +32,7 @@ type indexer struct {
 	source  *manifest.Source
 	numbers map[string]uint32
 	lists   []state.Chunk
-	look    *tree.Looker
+	paths   *tree.Resolver
 }
 
 func (i *indexer) segment(number int, packs *manifest.Packs) error {
@@ -50,7 +50,7 @@ func (i *indexer) segment(number int, packs *manifest.Packs) error {
 			pack := i.numbers[packs.Get(ref.Pack).Digest.String()]
 			i.lists = append(i.lists, state.Chunk{Digest: ref.Digest.String(), Pack: pack, Offset: ref.Offset, Length: ref.Length})
 		}
-		stat, err := i.look.Lstat(record.Path)
+		stat, err := i.paths.Lstat(record.Path)
 		if err != nil {
 			return &tree.PathError{Path: record.Path, Err: err}
 		}

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"releap/host/internal/failpoint"
-	"releap/host/internal/volume/dialog"
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/pack"
+	"releap/host/internal/volume/rpc"
 	"releap/host/internal/volume/state"
 	"releap/host/internal/volume/tree"
 )
@@ -33,13 +33,13 @@ type Result struct {
 	Skipped      []Skipped
 	SkippedCount uint64
 	// Conflicts are files that a sandbox wrote to after a merge had replaced them: all since the last commit that was accepted.
-	Conflicts []limbo.Conflict
+	Conflicts []displaced.Conflict
 }
 
 // Commit compares the tree below root with the base. If it differs, it writes new packs and the root into the folder out, and makes
 // the commit pending. If they are many, it asks the peer to store the first ones, and removes them then. The packs are not made durable: a
 // commit that is repeated after a crash writes them again.
-func Commit(root, folder, out string, peer *dialog.Peer) (*Result, error) {
+func Commit(root, folder, out string, peer *rpc.Peer) (*Result, error) {
 	kept, err := state.Open(folder)
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (c *committer) run(root string) (*Result, error) {
 		return nil, err
 	}
 	defer unix.Close(fd)
-	late, err := limbo.Sweep(c.state, fd)
+	late, err := displaced.Sweep(c.state, fd)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (c *committer) run(root string) (*Result, error) {
 		Packs: len(next.Root.Packs), UsedBytes: s.bytes, Files: s.files, Changed: s.changed, Skipped: s.skipped, SkippedCount: s.skippedCount,
 		Conflicts: late,
 	}
-	if err := c.writer.Settle(); err != nil {
+	if err := c.writer.AwaitStored(); err != nil {
 		return nil, err
 	}
 	if c.isSame(next) {
@@ -182,14 +182,14 @@ func (c *committer) isStill(root int, next *state.Base) (bool, error) {
 		return false, err
 	}
 	defer index.Close()
-	look := tree.NewLooker(root)
-	defer look.Close()
+	paths := tree.NewResolver(root)
+	defer paths.Close()
 	still := true
 	err = index.Each(func(_ state.Position, record *state.Record) error {
 		if record.Type != manifest.Folder || !still {
 			return nil
 		}
-		stat, err := look.Lstat(record.Path)
+		stat, err := paths.Lstat(record.Path)
 		if tree.IsGone(err) {
 			still, err = false, nil
 		}

@@ -20,11 +20,11 @@ type Skipped struct {
 
 // scan compares the tree with the base and writes the new index.
 type scan struct {
-	content content
-	base    *state.Index
-	known   *known
-	out     *state.IndexWriter
-	cutter  manifest.Cutter
+	content   content
+	base      *state.Index
+	known     *known
+	out       *state.IndexWriter
+	segmenter manifest.Segmenter
 	// A file with a ctime from here on may change once more without its ctime showing it.
 	since manifest.Time
 	old   state.Record
@@ -155,7 +155,7 @@ func (s *scan) add(record *state.Record) error {
 	if record.Linked {
 		s.links[record.Ino] = manifest.LinkOf(record.Path)
 	}
-	begins := s.cutter.Begins(&record.Entry)
+	begins := s.segmenter.Begins(&record.Entry)
 	s.count(record, begins)
 	return s.out.Add(record, begins)
 }
@@ -176,7 +176,7 @@ func (s *scan) count(record *state.Record, begins bool) {
 
 // unchanged says that nothing of the file needs to be read.
 func unchanged(old *state.Record, stat *tree.Stat) bool {
-	return old.Looks(stat) && old.Linked == isLinked(stat)
+	return old.IsUnchanged(stat) && old.Linked == isLinked(stat)
 }
 
 func isLinked(stat *tree.Stat) bool { return stat.Nlink > 1 && stat.Type() == manifest.File }
@@ -259,7 +259,7 @@ func (s *scan) file(item *tree.Item, record *state.Record) error {
 	if err != nil {
 		return err
 	}
-	if moved != nil && moved.Looks(&stat) {
+	if moved != nil && moved.IsUnchanged(&stat) {
 		fill(record, &stat)
 		record.Extents = moved.Extents
 		return nil

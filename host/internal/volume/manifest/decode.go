@@ -207,7 +207,7 @@ func DecodeSegment(data []byte, packs *Packs, after *string) ([]Entry, error) {
 	d := &Decoder{Bytes: data}
 	d.head(packs)
 	// An entry of a few bytes can have a path of 64 KiB, most of which it shares with the one before: without the limits that a
-	// Cutter keeps to, another host's segment could take gigabytes.
+	// Segmenter keeps to, another host's segment could take gigabytes.
 	count := d.Uint(cutMax)
 	paths := 0
 	entries := make([]Entry, 0, cutMin)

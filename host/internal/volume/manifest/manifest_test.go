@@ -104,13 +104,13 @@ func TestASegmentThatWouldTakeMuchMoreMemoryThanItHasBytesIsRefused(t *testing.T
 		entries = append(entries, Entry{Path: fmt.Sprintf("%05d", i), Type: Folder})
 	}
 	if _, err := DecodeSegment(segment(packs, entries), packs, nil); !errors.Is(err, ErrDamaged) {
-		t.Errorf("more entries than a cutter puts into one: %v", err)
+		t.Errorf("more entries than a segmenter puts into one: %v", err)
 	}
-	// What a cutter puts into segments is read, whatever the paths.
-	cutter, first := Cutter{}, 0
+	// What a segmenter puts into segments is read, whatever the paths.
+	segmenter, first := Segmenter{}, 0
 	for i := range entries {
 		entries[i].Path = fmt.Sprintf("%s%04d", long, i)
-		if cutter.Begins(&entries[i]) && i > first {
+		if segmenter.Begins(&entries[i]) && i > first {
 			if _, err := DecodeSegment(segment(packs, entries[first:i]), packs, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -132,10 +132,10 @@ func TestAFoldersEntriesFollowIt(t *testing.T) {
 
 func TestAChangedPathMovesFewCuts(t *testing.T) {
 	cuts := func(paths []string) map[string]bool {
-		var cutter Cutter
+		var segmenter Segmenter
 		found := map[string]bool{}
 		for _, path := range paths {
-			if cutter.Begins(&Entry{Path: path, Type: File}) {
+			if segmenter.Begins(&Entry{Path: path, Type: File}) {
 				found[path] = true
 			}
 		}

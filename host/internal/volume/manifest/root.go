@@ -80,15 +80,15 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Cutter decides where segments begin: at paths whose hash says so, so that a change elsewhere does not move the bounds, and
+// Segmenter decides where segments begin: at paths whose hash says so, so that a change elsewhere does not move the bounds, and
 // before a segment has very many entries or bytes.
-type Cutter struct {
+type Segmenter struct {
 	count  int
 	weight int
 }
 
 // Begins says whether the entry is the first of a new segment. It must be asked for each entry in order.
-func (c *Cutter) Begins(entry *Entry) bool {
+func (c *Segmenter) Begins(entry *Entry) bool {
 	weight := len(entry.Path) + len(entry.Xattrs) + len(entry.Target) + 64
 	if len(entry.Extents) > ListExtents {
 		weight += 40 * (len(entry.Extents) / ListExtents)

@@ -6,19 +6,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/state"
 	"releap/host/internal/volume/tree"
 )
 
-// errAgain: a sandbox has changed what was looked at. The next look decides anew.
+// errAgain: a sandbox has changed what lstat gave. The next call decides anew.
 var errAgain = errors.New("it changes all the time")
 
 const attempts = 20
 
-// spot is a path that is being changed: what is there, and what the base and theirs have.
-type spot struct {
+// target is a path that is being changed: what is there, and what the base and theirs have.
+type target struct {
 	// Of the change; -1 if it has none.
 	number int
 	path   string
@@ -50,15 +50,15 @@ func (m *merger) applyView(number int, v *view) error {
 	if err != nil {
 		return err
 	}
-	s := &spot{number: number, path: v.path, old: old}
+	t := &target{number: number, path: v.path, old: old}
 	if v.new != nil {
-		if s.new, s.group, err = m.theirs(v.new); err != nil {
+		if t.new, t.group, err = m.theirs(v.new); err != nil {
 			return err
 		}
 	}
 	for attempt := 0; attempt < attempts; attempt++ {
-		if err = m.look(s); err == nil {
-			err = m.decide(s)
+		if err = m.stat(t); err == nil {
+			err = m.decide(t)
 		}
 		if !errors.Is(err, errAgain) && !tree.IsGone(err) && !errors.Is(err, unix.EEXIST) {
 			return err
@@ -68,33 +68,33 @@ func (m *merger) applyView(number int, v *view) error {
 	return errAgain
 }
 
-func (m *merger) decide(s *spot) error {
+func (m *merger) decide(t *target) error {
 	switch {
-	case s.new == nil:
-		return m.remove(s)
-	case s.new.Type == manifest.Folder:
-		return m.folderOf(s)
+	case t.new == nil:
+		return m.remove(t)
+	case t.new.Type == manifest.Folder:
+		return m.folderOf(t)
 	}
-	return m.fileOf(s)
+	return m.fileOf(t)
 }
 
-// look opens the folder of a path, and sees what is there.
-func (m *merger) look(s *spot) error {
-	s.exists = false
-	if s.path == "" {
+// stat opens the folder of a path, and calls lstat for what is there.
+func (m *merger) stat(t *target) error {
+	t.exists = false
+	if t.path == "" {
 		stat, err := tree.Fstat(m.root)
-		s.folder, s.name, s.exists, s.stat = m.root, ".", true, stat
+		t.folder, t.name, t.exists, t.stat = m.root, ".", true, stat
 		return err
 	}
 	parent := ""
-	slash := strings.LastIndexByte(s.path, '/')
+	slash := strings.LastIndexByte(t.path, '/')
 	if slash > 0 {
-		parent = s.path[:slash]
+		parent = t.path[:slash]
 	}
-	s.name, s.folder = s.path[slash+1:], -1
+	t.name, t.folder = t.path[slash+1:], -1
 	if m.parent < 0 || m.parentPath != parent {
 		m.forget()
-		fd, _, err := tree.OpenParent(m.root, s.path)
+		fd, _, err := tree.OpenParent(m.root, t.path)
 		if tree.IsGone(err) {
 			return nil
 		}
@@ -103,12 +103,12 @@ func (m *merger) look(s *spot) error {
 		}
 		m.parent, m.parentPath = fd, parent
 	}
-	s.folder = m.parent
-	stat, err := tree.Lstat(s.folder, s.name)
+	t.folder = m.parent
+	stat, err := tree.Lstat(t.folder, t.name)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	s.exists, s.stat = true, stat
+	t.exists, t.stat = true, stat
 	return err
 }
 
@@ -120,36 +120,36 @@ func (m *merger) forget() {
 	}
 }
 
-func (s *spot) isFolder() bool  { return s.exists && s.stat.Type() == manifest.Folder }
-func (s *spot) wasFolder() bool { return s.old != nil && s.old.Type == manifest.Folder }
+func (t *target) isFolder() bool  { return t.exists && t.stat.Type() == manifest.Folder }
+func (t *target) wasFolder() bool { return t.old != nil && t.old.Type == manifest.Folder }
 
 // isOld compares what is there with the base.
-func (m *merger) isOld(s *spot) (content, attributes bool, err error) {
-	if s.old == nil {
+func (m *merger) isOld(t *target) (content, attributes bool, err error) {
+	if t.old == nil {
 		return false, false, nil
 	}
-	if s.old.Looks(&s.stat) {
+	if t.old.IsUnchanged(&t.stat) {
 		return true, true, nil
 	}
-	return matches(s.folder, s.name, &s.stat, &s.old.Entry)
+	return matches(t.folder, t.name, &t.stat, &t.old.Entry)
 }
 
 // remove applies a removal, unless mine has changed.
-func (m *merger) remove(s *spot) error {
+func (m *merger) remove(t *target) error {
 	switch {
-	case !s.exists:
+	case !t.exists:
 		return nil
-	case s.path == "":
+	case t.path == "":
 		return manifest.ErrDamaged
-	case s.wasFolder():
-		if !s.isFolder() {
+	case t.wasFolder():
+		if !t.isFolder() {
 			return nil
 		}
 		if !m.isLate {
-			m.deferred = append(m.deferred, s.number)
+			m.deferred = append(m.deferred, t.number)
 			return nil
 		}
-		err := unix.Unlinkat(s.folder, s.name, unix.AT_REMOVEDIR)
+		err := unix.Unlinkat(t.folder, t.name, unix.AT_REMOVEDIR)
 		if err == nil {
 			m.applied++
 			m.forget()
@@ -158,27 +158,27 @@ func (m *merger) remove(s *spot) error {
 			return nil // mine has something in it
 		}
 		return err
-	case s.isFolder():
+	case t.isFolder():
 		return nil
 	}
-	content, attributes, err := m.isOld(s)
+	content, attributes, err := m.isOld(t)
 	if err != nil {
 		return err
 	}
 	if !content || !attributes {
-		return m.conflict(s.path, s.path, limbo.Deleted)
+		return m.conflict(t.path, t.path, displaced.Deleted)
 	}
-	return m.takeOut(s)
+	return m.takeOut(t)
 }
 
-// takeOut moves what is there into limbo.
-func (m *merger) takeOut(s *spot) error {
-	name := m.journal.name(s.number, takenOut)
-	if err := unix.Renameat2(s.folder, s.name, m.limbo, name, unix.RENAME_NOREPLACE); err != nil {
+// takeOut displaces what is there.
+func (m *merger) takeOut(t *target) error {
+	name := m.journal.name(t.number, takenOut)
+	if err := unix.Renameat2(t.folder, t.name, m.displaced, name, unix.RENAME_NOREPLACE); err != nil {
 		return err
 	}
 	m.applied++
-	m.swapped = append(m.swapped, swapped{takenOut, uint32(s.number), base})
+	m.swapped = append(m.swapped, swapped{takenOut, uint32(t.number), base})
 	return nil
 }
 
@@ -187,7 +187,7 @@ const takenOut = 0
 
 // conflict records one, once.
 func (m *merger) conflict(path, kept, kind string) error {
-	conflict := limbo.Conflict{Path: path, Kept: kept, Kind: kind}
+	conflict := displaced.Conflict{Path: path, Kept: kept, Kind: kind}
 	if m.journal.known[conflict] {
 		return nil
 	}
@@ -195,17 +195,17 @@ func (m *merger) conflict(path, kept, kind string) error {
 }
 
 // aside renames mine to a free name beside its path.
-func (m *merger) aside(from int, name string, s *spot, kind string) error {
+func (m *merger) aside(from int, name string, t *target, kind string) error {
 	folder := ""
-	if slash := strings.LastIndexByte(s.path, '/'); slash > 0 {
-		folder = s.path[:slash]
+	if slash := strings.LastIndexByte(t.path, '/'); slash > 0 {
+		folder = t.path[:slash]
 	}
-	announce := m.announcer(s.path, kind)
-	_, err := limbo.MoveAside(from, name, s.folder, s.name, m.suffix, func(free string) error {
+	announce := m.announcer(t.path, kind)
+	_, err := displaced.MoveAside(from, name, t.folder, t.name, m.suffix, func(free string) error {
 		if number, err := m.numberOf(tree.Join(folder, free)); err != nil {
 			return err
 		} else if number >= 0 {
-			return limbo.ErrTaken
+			return displaced.ErrTaken
 		}
 		return announce(tree.Join(folder, free))
 	})
@@ -221,7 +221,7 @@ func (m *merger) announcer(path, kind string) func(kept string) error {
 				return err
 			}
 		}
-		conflict := limbo.Conflict{Path: path, Kept: kept, Kind: kind}
+		conflict := displaced.Conflict{Path: path, Kept: kept, Kind: kind}
 		// A merge that was interrupted may have recorded it.
 		hasAdded = !m.journal.known[conflict]
 		if !hasAdded {
@@ -232,66 +232,66 @@ func (m *merger) announcer(path, kind string) func(kept string) error {
 }
 
 // fileOf makes the path a file, link, FIFO or whiteout.
-func (m *merger) fileOf(s *spot) error {
+func (m *merger) fileOf(t *target) error {
 	switch {
-	case !s.exists:
-		return m.place(s)
-	case s.isFolder():
-		if s.old != nil && manifest.SameContent(&s.old.Entry, s.new) {
+	case !t.exists:
+		return m.place(t)
+	case t.isFolder():
+		if t.old != nil && manifest.SameContent(&t.old.Entry, t.new) {
 			return nil // theirs has not changed what mine has replaced
 		}
-		return m.replaceFolder(s)
+		return m.replaceFolder(t)
 	}
-	isNew, sameAttributes, err := matches(s.folder, s.name, &s.stat, s.new)
+	isNew, sameAttributes, err := matches(t.folder, t.name, &t.stat, t.new)
 	if err != nil {
 		return err
 	}
-	isOld, oldAttributes, err := m.isOld(s)
+	isOld, oldAttributes, err := m.isOld(t)
 	if err != nil {
 		return err
 	}
-	theirsChanged := s.old == nil || !manifest.SameContent(&s.old.Entry, s.new)
+	theirsChanged := t.old == nil || !manifest.SameContent(&t.old.Entry, t.new)
 	switch {
-	case isNew && m.isLinkedElsewhere(s):
-		return m.swap(s, s.new, theirs)
-	case isNew && sameAttributes && !(s.old != nil && s.stat.Mtime == s.old.Mtime && s.stat.Mtime != s.new.Mtime):
-		m.know(s, s.stat.Ino, s.stat.Ctime)
+	case isNew && m.isLinkedElsewhere(t):
+		return m.swap(t, t.new, theirs)
+	case isNew && sameAttributes && !(t.old != nil && t.stat.Mtime == t.old.Mtime && t.stat.Mtime != t.new.Mtime):
+		m.know(t, t.stat.Ino, t.stat.Ctime)
 		return nil
-	case !theirsChanged && s.stat.Type() != s.new.Type:
+	case !theirsChanged && t.stat.Type() != t.new.Type:
 		return nil // mine has replaced it by something else
 	case isNew || !theirsChanged:
-		return m.attributes(s, isNew)
+		return m.attributes(t, isNew)
 	case isOld && oldAttributes:
-		return m.swap(s, s.new, base)
+		return m.swap(t, t.new, base)
 	case isOld:
-		entry, err := m.mixed(s)
+		entry, err := m.mixed(t)
 		if err != nil {
 			return err
 		}
-		return m.swap(s, entry, base)
+		return m.swap(t, entry, base)
 	}
-	return m.swap(s, s.new, neither)
+	return m.swap(t, t.new, neither)
 }
 
 // place puts theirs where nothing is.
-func (m *merger) place(s *spot) error {
-	if s.old != nil {
-		if manifest.SameContent(&s.old.Entry, s.new) && manifest.SameAttributes(&s.old.Entry, s.new) {
+func (m *merger) place(t *target) error {
+	if t.old != nil {
+		if manifest.SameContent(&t.old.Entry, t.new) && manifest.SameAttributes(&t.old.Entry, t.new) {
 			return nil // mine has removed it, and theirs has not changed it
 		}
-		if !m.isExplained(s.path) {
-			if err := m.conflict(s.path, s.path, limbo.Deleted); err != nil {
+		if !m.isExplained(t.path) {
+			if err := m.conflict(t.path, t.path, displaced.Deleted); err != nil {
 				return err
 			}
 		}
 	}
-	if s.folder < 0 {
-		if err := m.makeFolders(s.path); err != nil {
+	if t.folder < 0 {
+		if err := m.makeFolders(t.path); err != nil {
 			return err
 		}
 		return errAgain
 	}
-	return m.swap(s, s.new, neither)
+	return m.swap(t, t.new, neither)
 }
 
 // isExplained: mine is not there because it has gone aside, perhaps in an interrupted merge, and was not removed by a sandbox.

@@ -3,30 +3,30 @@ package merge
 import (
 	"golang.org/x/sys/unix"
 
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/tree"
 )
 
 // folderAttributes applies what theirs has changed of a folder.
-func (m *merger) folderAttributes(s *spot) error {
-	keepsTime := s.old != nil && s.old.Mtime == s.stat.Mtime
-	if err := m.attributes(s, true); err != nil {
+func (m *merger) folderAttributes(t *target) error {
+	keepsTime := t.old != nil && t.old.Mtime == t.stat.Mtime
+	if err := m.attributes(t, true); err != nil {
 		return err
 	}
 	if keepsTime {
-		m.folders = append(m.folders, folderTime{s.path, s.new.Mtime})
+		m.folders = append(m.folders, folderTime{t.path, t.new.Mtime})
 	}
 	return nil
 }
 
 // attributes applies owner, mode and extended attributes, and leaves the content: that of theirs, or mine.
-func (m *merger) attributes(s *spot, isNew bool) error {
-	entry, err := m.mixed(s)
+func (m *merger) attributes(t *target, isNew bool) error {
+	entry, err := m.mixed(t)
 	if err != nil {
 		return err
 	}
-	fd, err := tree.OpenPath(s.folder, s.name)
+	fd, err := tree.OpenPath(t.folder, t.name)
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (m *merger) attributes(s *spot, isNew bool) error {
 	if err != nil {
 		return err
 	}
-	if stat.Ino != s.stat.Ino || stat.Type() != s.new.Type {
+	if stat.Ino != t.stat.Ino || stat.Type() != t.new.Type {
 		return errAgain
 	}
 	block, err := m.xattrs(entry)
@@ -43,8 +43,8 @@ func (m *merger) attributes(s *spot, isNew bool) error {
 		return err
 	}
 	if entry.Type == manifest.Folder {
-		if _, same, err := matches(s.folder, s.name, &stat, entry); same || err != nil {
-			m.know(s, stat.Ino, stat.Ctime)
+		if _, same, err := matches(t.folder, t.name, &stat, entry); same || err != nil {
+			m.know(t, stat.Ino, stat.Ctime)
 			return err
 		}
 		entry.Mtime = stat.Mtime
@@ -57,18 +57,18 @@ func (m *merger) attributes(s *spot, isNew bool) error {
 		return err
 	}
 	if isNew {
-		m.know(s, stat.Ino, stat.Ctime)
+		m.know(t, stat.Ino, stat.Ctime)
 	}
 	return nil
 }
 
 // mixed gives theirs with those attributes that only mine has changed. Its content is theirs.
-func (m *merger) mixed(s *spot) (*manifest.Entry, error) {
-	entry := *s.new
-	if s.old == nil || s.old.Type != s.new.Type || s.new.Type == manifest.Symlink {
+func (m *merger) mixed(t *target) (*manifest.Entry, error) {
+	entry := *t.new
+	if t.old == nil || t.old.Type != t.new.Type || t.new.Type == manifest.Symlink {
 		return &entry, nil
 	}
-	old, clash := &s.old.Entry, false
+	old, clash := &t.old.Entry, false
 	pick := func(base, mine, theirs uint32) uint32 {
 		if theirs == base {
 			return mine
@@ -76,24 +76,24 @@ func (m *merger) mixed(s *spot) (*manifest.Entry, error) {
 		clash = clash || (mine != base && mine != theirs)
 		return theirs
 	}
-	entry.Mode = pick(old.Mode, s.stat.Mode&0o7777, s.new.Mode)
-	entry.UID = pick(old.UID, s.stat.UID, s.new.UID)
-	entry.GID = pick(old.GID, s.stat.GID, s.new.GID)
-	if s.new.Mtime == old.Mtime {
-		entry.Mtime = s.stat.Mtime
+	entry.Mode = pick(old.Mode, t.stat.Mode&0o7777, t.new.Mode)
+	entry.UID = pick(old.UID, t.stat.UID, t.new.UID)
+	entry.GID = pick(old.GID, t.stat.GID, t.new.GID)
+	if t.new.Mtime == old.Mtime {
+		entry.Mtime = t.stat.Mtime
 	}
-	block, err := xattrsOf(s.folder, s.name)
+	block, err := xattrsOf(t.folder, t.name)
 	if err != nil {
 		return nil, err
 	}
 	switch {
-	case manifest.SameXattrs(old, s.new):
+	case manifest.SameXattrs(old, t.new):
 		entry.Xattrs, entry.XattrRefs = block, nil
-	case !isBlock(block, old) && !isBlock(block, s.new):
+	case !isBlock(block, old) && !isBlock(block, t.new):
 		clash = true
 	}
 	if clash {
-		return &entry, m.conflict(s.path, s.path, limbo.Attributes)
+		return &entry, m.conflict(t.path, t.path, displaced.Attributes)
 	}
 	return &entry, nil
 }

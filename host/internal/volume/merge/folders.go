@@ -6,52 +6,52 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/tree"
 )
 
 // folderOf makes the path a folder.
-func (m *merger) folderOf(s *spot) error {
-	if s.isFolder() {
-		return m.folderAttributes(s)
+func (m *merger) folderOf(t *target) error {
+	if t.isFolder() {
+		return m.folderAttributes(t)
 	}
-	if s.exists && s.wasFolder() {
+	if t.exists && t.wasFolder() {
 		return nil // what theirs has changed in it moves mine aside
 	}
-	if s.exists {
-		content, attributes, err := m.isOld(s)
+	if t.exists {
+		content, attributes, err := m.isOld(t)
 		if err != nil {
 			return err
 		}
 		if content && attributes {
-			err = m.takeOut(s)
+			err = m.takeOut(t)
 		} else {
-			err = m.aside(s.folder, s.name, s, limbo.Type)
+			err = m.aside(t.folder, t.name, t, displaced.Type)
 		}
 		if err != nil {
 			return err
 		}
 		return errAgain
 	}
-	if s.wasFolder() {
+	if t.wasFolder() {
 		return nil // mine has removed it; what theirs has changed in it makes it again
 	}
-	if s.folder < 0 {
-		if err := m.makeFolders(s.path); err != nil {
+	if t.folder < 0 {
+		if err := m.makeFolders(t.path); err != nil {
 			return err
 		}
 		return errAgain
 	}
 	m.applied++
-	return m.makeFolder(s, s.new)
+	return m.makeFolder(t, t.new)
 }
 
-func (m *merger) makeFolder(s *spot, entry *manifest.Entry) error {
-	if err := unix.Mkdirat(s.folder, s.name, 0o700); err != nil {
+func (m *merger) makeFolder(t *target, entry *manifest.Entry) error {
+	if err := unix.Mkdirat(t.folder, t.name, 0o700); err != nil {
 		return err
 	}
-	fd, err := tree.OpenFolder(s.folder, s.name)
+	fd, err := tree.OpenFolder(t.folder, t.name)
 	if err != nil {
 		return err
 	}
@@ -63,10 +63,10 @@ func (m *merger) makeFolder(s *spot, entry *manifest.Entry) error {
 	if err := tree.SetLive(fd, entry, block); err != nil {
 		return err
 	}
-	m.folders = append(m.folders, folderTime{s.path, entry.Mtime})
+	m.folders = append(m.folders, folderTime{t.path, entry.Mtime})
 	stat, err := tree.Fstat(fd)
-	if s.number >= 0 {
-		m.stamps[s.number] = stamp{stat.Ino, stat.Ctime}
+	if t.number >= 0 {
+		m.stamps[t.number] = stamp{stat.Ino, stat.Ctime}
 	}
 	return err
 }
@@ -80,45 +80,45 @@ func (m *merger) makeFolders(path string) error {
 			return nil
 		}
 		at += slash
-		s := &spot{path: path[:at]}
+		t := &target{path: path[:at]}
 		at++
-		if err := m.look(s); err != nil {
+		if err := m.stat(t); err != nil {
 			return err
 		}
-		if s.isFolder() {
+		if t.isFolder() {
 			continue
 		}
-		if s.folder < 0 {
+		if t.folder < 0 {
 			return errAgain
 		}
-		if s.exists {
-			if err := m.aside(s.folder, s.name, s, limbo.Type); err != nil {
+		if t.exists {
+			if err := m.aside(t.folder, t.name, t, displaced.Type); err != nil {
 				return err
 			}
 			return errAgain
 		}
-		entry, number, err := m.folder(s.path)
+		entry, number, err := m.folder(t.path)
 		if err != nil {
 			return err
 		}
 		if entry == nil || entry.Type != manifest.Folder {
 			return manifest.ErrDamaged
 		}
-		s.number = number
-		if err := m.makeFolder(s, entry); err != nil {
+		t.number = number
+		if err := m.makeFolder(t, entry); err != nil {
 			return err
 		}
 	}
 }
 
 // replaceFolder makes a folder of mine a file.
-func (m *merger) replaceFolder(s *spot) error {
-	if s.wasFolder() && !m.isLate {
-		m.deferred = append(m.deferred, s.number) // what theirs has removed from it goes first
+func (m *merger) replaceFolder(t *target) error {
+	if t.wasFolder() && !m.isLate {
+		m.deferred = append(m.deferred, t.number) // what theirs has removed from it goes first
 		return nil
 	}
-	if s.wasFolder() {
-		err := unix.Unlinkat(s.folder, s.name, unix.AT_REMOVEDIR)
+	if t.wasFolder() {
+		err := unix.Unlinkat(t.folder, t.name, unix.AT_REMOVEDIR)
 		if err == nil {
 			m.forget()
 			return errAgain
@@ -127,7 +127,7 @@ func (m *merger) replaceFolder(s *spot) error {
 			return err
 		}
 	}
-	if err := m.aside(s.folder, s.name, s, limbo.Type); err != nil {
+	if err := m.aside(t.folder, t.name, t, displaced.Type); err != nil {
 		return err
 	}
 	return errAgain

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/lines"
 	"releap/host/internal/volume/state"
 )
@@ -17,9 +17,9 @@ type journal struct {
 	path      string
 	out       *lines.Writer
 	head      journalHead
-	earlier   []limbo.Conflict
-	conflicts []limbo.Conflict
-	known     map[limbo.Conflict]bool
+	earlier   []displaced.Conflict
+	conflicts []displaced.Conflict
+	known     map[displaced.Conflict]bool
 	// Paths from which something of mine has gone aside.
 	aside map[string]bool
 	// isDone: the merge's manifest has become the base.
@@ -27,9 +27,9 @@ type journal struct {
 }
 
 // all gives those of before, too.
-func (j *journal) all() []limbo.Conflict {
-	var all []limbo.Conflict
-	known := map[limbo.Conflict]bool{}
+func (j *journal) all() []displaced.Conflict {
+	var all []displaced.Conflict
+	known := map[displaced.Conflict]bool{}
 	for _, conflict := range append(append(all, j.earlier...), j.conflicts...) {
 		if !known[conflict] {
 			known[conflict] = true
@@ -39,7 +39,7 @@ func (j *journal) all() []limbo.Conflict {
 	return all
 }
 
-func (j *journal) note(conflict limbo.Conflict) {
+func (j *journal) note(conflict displaced.Conflict) {
 	j.conflicts = append(j.conflicts, conflict)
 	j.known[conflict] = true
 	if conflict.Kept != conflict.Path {
@@ -57,10 +57,10 @@ const (
 type journalHead struct {
 	Root   string `json:"root"`
 	Suffix string `json:"suffix"`
-	// Stamp begins the names of this merge's files in limbo.
+	// Stamp begins the names of this merge's files in the folder of displaced files.
 	Stamp string `json:"stamp"`
 	Paths int    `json:"paths"`
-	// Earlier conflicts, of which no accepted commit has told.
+	// Earlier conflicts, which no accepted commit has acknowledged.
 	Earlier []conflictLine `json:"earlier,omitempty"`
 }
 
@@ -71,15 +71,15 @@ type conflictLine struct {
 	Kind string `json:"kind"`
 }
 
-func lineOf(conflict limbo.Conflict) conflictLine {
+func lineOf(conflict displaced.Conflict) conflictLine {
 	return conflictLine{[]byte(conflict.Path), []byte(conflict.Kept), conflict.Kind}
 }
 
-func (l *conflictLine) conflict() limbo.Conflict {
-	return limbo.Conflict{Path: string(l.Path), Kept: string(l.Kept), Kind: l.Kind}
+func (l *conflictLine) conflict() displaced.Conflict {
+	return displaced.Conflict{Path: string(l.Path), Kept: string(l.Kept), Kind: l.Kind}
 }
 
-func linesOf(conflicts []limbo.Conflict) []conflictLine {
+func linesOf(conflicts []displaced.Conflict) []conflictLine {
 	list := make([]conflictLine, 0, len(conflicts))
 	for _, conflict := range conflicts {
 		list = append(list, lineOf(conflict))
@@ -88,7 +88,7 @@ func linesOf(conflicts []limbo.Conflict) []conflictLine {
 }
 
 func emptyJournal(kept *state.State) *journal {
-	return &journal{path: filepath.Join(kept.Folder, journalFile), known: map[limbo.Conflict]bool{}, aside: map[string]bool{}}
+	return &journal{path: filepath.Join(kept.Folder, journalFile), known: map[displaced.Conflict]bool{}, aside: map[string]bool{}}
 }
 
 // readJournal gives the last merge's journal: nil if there is none. It cannot be written to.
@@ -149,7 +149,7 @@ func (j *journal) eachPath(visit func(number int, path string) error) error {
 }
 
 // newJournal replaces the journal, durably.
-func newJournal(kept *state.State, head journalHead, path func(number int) (string, error), conflicts []limbo.Conflict) (*journal, error) {
+func newJournal(kept *state.State, head journalHead, path func(number int) (string, error), conflicts []displaced.Conflict) (*journal, error) {
 	j := emptyJournal(kept)
 	j.head = head
 	j.setEarlier()
@@ -184,7 +184,7 @@ func (j *journal) reopen() (err error) {
 }
 
 // add records a conflict before the tree shows it.
-func (j *journal) add(conflict limbo.Conflict) error {
+func (j *journal) add(conflict displaced.Conflict) error {
 	err := j.line(lineOf(conflict))
 	if err == nil {
 		j.note(conflict)

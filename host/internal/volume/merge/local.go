@@ -43,8 +43,8 @@ func (p *plan) findLocal(root int) (local, error) {
 		return found, nil
 	}
 	sort.Slice(wanted, func(i, j int) bool { return wanted[i] < wanted[j] })
-	look := tree.NewLooker(root)
-	defer look.Close()
+	paths := tree.NewResolver(root)
+	defer paths.Close()
 	return found, p.index.Each(func(at position, record *state.Record) error {
 		seen := false
 		for i := range record.Extents {
@@ -55,7 +55,7 @@ func (p *plan) findLocal(root int) (local, error) {
 			if _, ok := found[digest]; ok {
 				continue
 			}
-			if !seen && !looksSame(look, record) {
+			if !seen && !isUnchanged(paths, record) {
 				return nil
 			}
 			seen = true
@@ -65,15 +65,15 @@ func (p *plan) findLocal(root int) (local, error) {
 	})
 }
 
-func looksSame(look *tree.Looker, record *state.Record) bool {
-	stat, err := look.Lstat(record.Path)
+func isUnchanged(paths *tree.Resolver, record *state.Record) bool {
+	stat, err := paths.Lstat(record.Path)
 	if err != nil {
 		return false
 	}
 	// One that must be read again is likely what it was: its chunks are verified.
 	sure := *record
 	sure.Unsure = false
-	return sure.Looks(&stat)
+	return sure.IsUnchanged(&stat)
 }
 
 // copyLocal takes a chunk from a file of the tree, sharing its blocks where that is possible. False if it is not there any more.

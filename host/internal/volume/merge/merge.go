@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"releap/host/internal/failpoint"
-	"releap/host/internal/volume/dialog"
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/pack"
+	"releap/host/internal/volume/rpc"
 	"releap/host/internal/volume/state"
 	"releap/host/internal/volume/tree"
 )
@@ -21,17 +21,17 @@ import (
 type Result struct {
 	// Applied counts paths of the tree that were changed.
 	Applied   int
-	Conflicts []limbo.Conflict
+	Conflicts []displaced.Conflict
 }
 
 var suffixes = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
 
 // Options of a merge: the tree, the folder of the state, the root blob, the folder with packs, the folder for files that are swapped
 // out (in the file system of the tree), and how names of versions in conflict end.
-type Options struct{ Root, State, Manifest, Packs, Limbo, Suffix string }
+type Options struct{ Root, State, Manifest, Packs, Displaced, Suffix string }
 
 // Merge applies a manifest to the tree and makes it the base.
-func Merge(o Options, peer *dialog.Peer) (*Result, error) {
+func Merge(o Options, peer *rpc.Peer) (*Result, error) {
 	if !suffixes.MatchString(o.Suffix) {
 		return nil, fmt.Errorf("the name %.100q for versions in conflict is not allowed: 1 to 100 letters, digits, dots, hyphens and underscores", o.Suffix)
 	}
@@ -43,24 +43,24 @@ func Merge(o Options, peer *dialog.Peer) (*Result, error) {
 	if err := kept.Tidy(); err != nil {
 		return nil, err
 	}
-	m := &merger{state: kept, suffix: o.Suffix, root: -1, limbo: -1, parent: -1, filled: -1, limboPath: o.Limbo, rootPath: o.Root, groups: map[manifest.LinkID]anchor{}}
+	m := &merger{state: kept, suffix: o.Suffix, root: -1, displaced: -1, parent: -1, filled: -1, displacedPath: o.Displaced, rootPath: o.Root, groups: map[manifest.LinkID]anchor{}}
 	defer m.close()
 	if m.root, err = tree.OpenRoot(o.Root); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(o.Limbo, 0o700); err != nil {
+	if err := os.MkdirAll(o.Displaced, 0o700); err != nil {
 		return nil, err
 	}
-	if m.limbo, err = tree.OpenRoot(o.Limbo); err != nil {
+	if m.displaced, err = tree.OpenRoot(o.Displaced); err != nil {
 		return nil, err
 	}
 	if m.plan, err = openPlan(kept, o.Manifest, o.Packs, peer); err != nil {
 		return nil, err
 	}
-	if m.kept, err = pack.NewAside(kept.Folder); err != nil {
+	if m.kept, err = pack.NewSpillFile(kept.Folder); err != nil {
 		return nil, err
 	}
-	late, err := limbo.Sweep(kept, m.root)
+	late, err := displaced.Sweep(kept, m.root)
 	if err != nil {
 		return nil, err
 	}
@@ -74,22 +74,22 @@ func Merge(o Options, peer *dialog.Peer) (*Result, error) {
 // merger is one merge.
 type merger struct {
 	*plan
-	state     *state.State
-	suffix    string
-	root      int
-	limbo     int
-	limboPath string
-	rootPath  string
-	journal   *journal
-	local     local
+	state         *state.State
+	suffix        string
+	root          int
+	displaced     int
+	displacedPath string
+	rootPath      string
+	journal       *journal
+	local         local
 	// Chunks of long extended attributes.
-	kept   *pack.Aside
+	kept   *pack.SpillFile
 	buffer []byte
 	// How files of theirs look in the tree, by number of the change.
 	stamps []stamp
 	// A file of the tree that has the content of each group of hard links.
 	groups map[manifest.LinkID]anchor
-	// Inodes of files in limbo that can be swapped in, by number of the change, and files there whose content is being written.
+	// Inodes of files that can be swapped in, by number of the change, and files there whose content is being written.
 	staged     []uint64
 	unfinished []uint32
 	// The one that was written to last.
@@ -147,14 +147,14 @@ func (m *merger) close() {
 	if m.kept != nil {
 		m.kept.Close()
 	}
-	for _, fd := range []int{m.root, m.limbo} {
+	for _, fd := range []int{m.root, m.displaced} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}
 	}
 }
 
-func (m *merger) run(late []limbo.Conflict) error {
+func (m *merger) run(late []displaced.Conflict) error {
 	interrupted, earlier, err := m.recover()
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (m *merger) run(late []limbo.Conflict) error {
 	if m.journal, err = newJournal(m.state, head, path, interrupted); err != nil {
 		return err
 	}
-	if err := limbo.Told(m.state); err != nil { // the journal has them
+	if err := displaced.Acknowledge(m.state); err != nil { // the journal has them
 		return err
 	}
 	if err := m.stageAll(); err != nil {
@@ -184,7 +184,7 @@ func (m *merger) run(late []limbo.Conflict) error {
 	}
 	// No file is swapped in whose content a power failure could take back: the tree would have a file of zeros, and the
 	// next commit would publish it. What is staged from here on is fsynced by itself.
-	if err := unix.Syncfs(m.limbo); err != nil {
+	if err := unix.Syncfs(m.displaced); err != nil {
 		return fmt.Errorf("syncfs of the files to swap in: %w", err)
 	}
 	failpoint.Reach("voltree-staged")
@@ -202,7 +202,7 @@ func (m *merger) run(late []limbo.Conflict) error {
 		}
 	}
 	failpoint.Reach("voltree-all-applied")
-	if err := m.settleSwapped(); err != nil {
+	if err := m.finalizeSwapped(); err != nil {
 		return err
 	}
 	m.setFolderTimes()
@@ -210,7 +210,7 @@ func (m *merger) run(late []limbo.Conflict) error {
 	if err := unix.Syncfs(m.root); err != nil {
 		return fmt.Errorf("syncfs of the volume: %w", err)
 	}
-	failpoint.Reach("voltree-settled")
+	failpoint.Reach("voltree-finalized")
 	next, err := m.index()
 	if err != nil {
 		return err
@@ -223,12 +223,12 @@ func (m *merger) run(late []limbo.Conflict) error {
 }
 
 // repeated answers a merge whose answer was lost: the conflicts are those of then.
-func (m *merger) repeated(digest string, conflicts []limbo.Conflict) (err error) {
+func (m *merger) repeated(digest string, conflicts []displaced.Conflict) (err error) {
 	head := journalHead{Root: digest, Suffix: m.suffix, Stamp: "none", Earlier: linesOf(conflicts)}
 	if m.journal, err = newJournal(m.state, head, nil, nil); err != nil {
 		return err
 	}
-	if err := limbo.Told(m.state); err != nil {
+	if err := displaced.Acknowledge(m.state); err != nil {
 		return err
 	}
 	return m.journal.finish()

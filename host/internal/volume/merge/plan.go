@@ -2,7 +2,7 @@
 //
 // It compares by path: the base (what this host has last committed or merged), theirs (the manifest), and mine (the tree as it is).
 // What only they have changed is applied. Where both have changed something, theirs has the path, as it was committed first, and
-// mine is renamed beside it. Nothing of mine is overwritten or unlinked: what is replaced is swapped out and stays in the limbo folder
+// mine is renamed beside it. Nothing of mine is overwritten or unlinked: what is replaced is swapped out and stays in the folder of displaced files
 // while a sandbox may still have it open.
 //
 // Changes are in memory as places in the base's index and in segments of theirs, a few bytes each: a merge may have millions.
@@ -11,9 +11,9 @@ package merge
 import (
 	"sort"
 
-	"releap/host/internal/volume/dialog"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/pack"
+	"releap/host/internal/volume/rpc"
 	"releap/host/internal/volume/state"
 )
 
@@ -53,7 +53,7 @@ type plan struct {
 	lists     []manifest.Ref
 }
 
-func openPlan(kept *state.State, rootFile, packFolder string, peer *dialog.Peer) (*plan, error) {
+func openPlan(kept *state.State, rootFile, packFolder string, peer *rpc.Peer) (*plan, error) {
 	base, err := kept.Base()
 	if err != nil {
 		return nil, err

@@ -4,7 +4,7 @@ import (
 	"sort"
 	"strings"
 
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/tree"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +18,7 @@ type leftover struct {
 
 // recover clears up after a merge that was interrupted, and gives its conflicts, and those of merges before it whose answers may be lost:
 // no commit has been accepted since.
-func (m *merger) recover() (interrupted, earlier []limbo.Conflict, err error) {
+func (m *merger) recover() (interrupted, earlier []displaced.Conflict, err error) {
 	before, err := readJournal(m.state)
 	if err != nil || before == nil {
 		return nil, nil, err
@@ -39,7 +39,7 @@ func (m *merger) recover() (interrupted, earlier []limbo.Conflict, err error) {
 	}
 	defer before.close()
 	m.journal = before
-	err = m.settle(func(settle func(name, path string, expected *expectation) error) error {
+	err = m.finalize(func(finalize func(name, path string, expected *expectation) error) error {
 		return before.eachPath(func(number int, path string) error {
 			if len(left) == 0 || left[0].number != number {
 				return nil
@@ -53,7 +53,7 @@ func (m *merger) recover() (interrupted, earlier []limbo.Conflict, err error) {
 				expected = &record.Entry
 			}
 			for ; err == nil && len(left) > 0 && left[0].number == number; left = left[1:] {
-				err = settle(left[0].name, path, expected)
+				err = finalize(left[0].name, path, expected)
 			}
 			return err
 		})
@@ -62,10 +62,10 @@ func (m *merger) recover() (interrupted, earlier []limbo.Conflict, err error) {
 	return m.existing(before.conflicts), before.earlier, err
 }
 
-// leftovers removes what was never swapped in, and gives what was swapped out and is not in the list of limbo, by number.
+// leftovers removes what was never swapped in, and gives what was swapped out and is not in the list of displaced files, by number.
 func (m *merger) leftovers(before *journal) ([]leftover, error) {
 	listed := map[string]bool{}
-	err := limbo.Each(m.state, func(item *limbo.Item) error {
+	err := displaced.Each(m.state, func(item *displaced.Item) error {
 		if _, _, ok := before.parse(item.Name); ok {
 			listed[item.Name] = true
 		}
@@ -74,7 +74,7 @@ func (m *merger) leftovers(before *journal) ([]leftover, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := tree.Names(m.limbo)
+	names, err := tree.Names(m.displaced)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (m *merger) leftovers(before *journal) ([]leftover, error) {
 		}
 		isOurs := strings.HasSuffix(name, "."+partial)
 		if !isOurs {
-			stat, err := tree.Lstat(m.limbo, name)
+			stat, err := tree.Lstat(m.displaced, name)
 			if err != nil {
 				return nil, err
 			}
@@ -94,7 +94,7 @@ func (m *merger) leftovers(before *journal) ([]leftover, error) {
 		}
 		if !isOurs {
 			left = append(left, leftover{name, number})
-		} else if err := tree.Remove(m.limbo, name); err != nil {
+		} else if err := tree.Remove(m.displaced, name); err != nil {
 			return nil, err
 		}
 	}
@@ -103,8 +103,8 @@ func (m *merger) leftovers(before *journal) ([]leftover, error) {
 }
 
 // existing leaves out conflicts that a crash has kept from happening.
-func (m *merger) existing(conflicts []limbo.Conflict) []limbo.Conflict {
-	var found []limbo.Conflict
+func (m *merger) existing(conflicts []displaced.Conflict) []displaced.Conflict {
+	var found []displaced.Conflict
 	for _, conflict := range conflicts {
 		folder, name, err := tree.OpenParent(m.root, conflict.Kept)
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"releap/host/internal/volume/tree"
 )
 
-// Files of a merge in limbo are `STAMP.NUMBER.INODE`: the number of the change, and the inode that the file has before it is swapped
+// Files of a merge in the folder of displaced files are `STAMP.NUMBER.INODE`: the number of the change, and the inode that the file has before it is swapped
 // with that of the tree. So a name whose file has another inode is something of mine.
 func (j *journal) name(number int, ino uint64) string {
 	return fmt.Sprintf("%s.%d.%d", j.head.Stamp, number, ino)
@@ -167,7 +167,7 @@ func (m *merger) fill(row *pack.Row) error {
 	}
 	if m.filled < 0 || m.filledNumber != row.Group {
 		m.closeFilled()
-		if m.filled, err = tree.OpenWritable(m.limbo, m.journal.unfinished(int(row.Group))); err != nil {
+		if m.filled, err = tree.OpenWritable(m.displaced, m.journal.unfinished(int(row.Group))); err != nil {
 			return &tree.PathError{Path: v.path, Err: err}
 		}
 		m.filledNumber = row.Group
@@ -195,13 +195,13 @@ func (m *merger) xattrs(entry *manifest.Entry) ([]byte, error) {
 	return manifest.ReadXattrs(entry, m.kept)
 }
 
-// stage makes the file, link, FIFO or whiteout in limbo and gives its name. A hard link is made of from, if that is not nil.
+// stage makes the file, link, FIFO or whiteout in the folder of displaced files and gives its name. A hard link is made of from, if that is not nil.
 func (m *merger) stage(number int, entry *manifest.Entry, from *anchor) (string, error) {
 	if m.staged[number] != 0 && from == nil {
 		return m.journal.name(number, m.staged[number]), nil
 	}
 	name := m.journal.unfinished(number)
-	if err := tree.Remove(m.limbo, name); err != nil {
+	if err := tree.Remove(m.displaced, name); err != nil {
 		return "", err
 	}
 	var err error
@@ -211,10 +211,10 @@ func (m *merger) stage(number int, entry *manifest.Entry, from *anchor) (string,
 	case entry.Type == manifest.File:
 		err = m.writeFile(name, entry, nil)
 	default:
-		err = tree.CreateSpecial(m.limbo, name, entry)
+		err = tree.CreateSpecial(m.displaced, name, entry)
 	}
 	if err != nil {
-		_ = tree.Remove(m.limbo, name)
+		_ = tree.Remove(m.displaced, name)
 		return "", err
 	}
 	if from != nil {
@@ -226,9 +226,9 @@ func (m *merger) stage(number int, entry *manifest.Entry, from *anchor) (string,
 	return name, err
 }
 
-// fsync makes a file of limbo durable.
+// fsync makes a file of that folder durable.
 func (m *merger) fsync(name string) error {
-	fd, err := tree.OpenFile(m.limbo, name)
+	fd, err := tree.OpenFile(m.displaced, name)
 	if err != nil {
 		return err
 	}
@@ -242,19 +242,19 @@ func (m *merger) finish(number int, entry *manifest.Entry) (name string, err err
 	if entry != nil {
 		var block []byte
 		if block, err = m.xattrs(entry); err == nil {
-			err = tree.SetAttributes(m.limbo, unfinished, entry, block)
+			err = tree.SetAttributes(m.displaced, unfinished, entry, block)
 		}
 	}
 	var stat tree.Stat
 	if err == nil {
-		stat, err = tree.Lstat(m.limbo, unfinished)
+		stat, err = tree.Lstat(m.displaced, unfinished)
 	}
 	if err == nil {
 		name = m.journal.name(number, stat.Ino)
-		err = unix.Renameat(m.limbo, unfinished, m.limbo, name)
+		err = unix.Renameat(m.displaced, unfinished, m.displaced, name)
 	}
 	if err != nil {
-		_ = tree.Remove(m.limbo, unfinished)
+		_ = tree.Remove(m.displaced, unfinished)
 		return "", err
 	}
 	m.staged[number] = stat.Ino
@@ -267,10 +267,10 @@ func (m *merger) linkTo(from *anchor, name string) error {
 		return err
 	}
 	defer unix.Close(folder)
-	if err := unix.Linkat(folder, first, m.limbo, name, 0); err != nil {
+	if err := unix.Linkat(folder, first, m.displaced, name, 0); err != nil {
 		return err
 	}
-	stat, err := tree.Lstat(m.limbo, name)
+	stat, err := tree.Lstat(m.displaced, name)
 	if err == nil && stat.Ino != from.ino {
 		err = errAgain
 	}
@@ -279,7 +279,7 @@ func (m *merger) linkTo(from *anchor, name string) error {
 
 // writeFile takes content from the tree where it has it. Other extents are given to lacking, or read from their packs.
 func (m *merger) writeFile(name string, entry *manifest.Entry, lacking func(extent int) error) error {
-	fd, err := tree.CreateFile(m.limbo, name, entry.Size)
+	fd, err := tree.CreateFile(m.displaced, name, entry.Size)
 	if err != nil {
 		return err
 	}
@@ -307,15 +307,15 @@ func (m *merger) writeFile(name string, entry *manifest.Entry, lacking func(exte
 func (m *merger) removeStaged() {
 	m.closeFilled()
 	for _, number := range m.unfinished {
-		_ = tree.Remove(m.limbo, m.journal.unfinished(int(number)))
+		_ = tree.Remove(m.displaced, m.journal.unfinished(int(number)))
 	}
 	for number, ino := range m.staged {
 		if ino == 0 {
 			continue
 		}
 		name := m.journal.name(number, ino)
-		if stat, err := tree.Lstat(m.limbo, name); err == nil && stat.Ino == ino {
-			_ = tree.Remove(m.limbo, name)
+		if stat, err := tree.Lstat(m.displaced, name); err == nil && stat.Ino == ino {
+			_ = tree.Remove(m.displaced, name)
 		}
 	}
 }

@@ -4,48 +4,48 @@ import (
 	"golang.org/x/sys/unix"
 
 	"releap/host/internal/failpoint"
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/tree"
 )
 
-// swap puts a file of theirs at the path. What is there must have what `expected` has: it goes to limbo; else it goes aside.
-func (m *merger) swap(s *spot, entry *manifest.Entry, expected side) error {
+// swap puts a file of theirs at the path. What is there must have what `expected` has: then it is displaced; else it goes aside.
+func (m *merger) swap(t *target, entry *manifest.Entry, expected side) error {
 	var from *anchor
-	if s.group != nil && entry == s.new {
+	if t.group != nil && entry == t.new {
 		var err error
-		if from, err = m.anchor(*s.group); err != nil {
+		if from, err = m.anchor(*t.group); err != nil {
 			return err
 		}
 	}
-	if entry != s.new || from != nil {
-		m.discard(s.number) // it has other attributes than the ones needed now
+	if entry != t.new || from != nil {
+		m.discard(t.number) // it has other attributes than the ones needed now
 	}
-	name, err := m.stage(s.number, entry, from)
+	name, err := m.stage(t.number, entry, from)
 	if err != nil {
 		return err
 	}
-	ino := m.staged[s.number]
+	ino := m.staged[t.number]
 	failpoint.Reach("voltree-before-swap")
-	if !s.exists {
-		err = unix.Renameat2(m.limbo, name, s.folder, s.name, unix.RENAME_NOREPLACE)
+	if !t.exists {
+		err = unix.Renameat2(m.displaced, name, t.folder, t.name, unix.RENAME_NOREPLACE)
 	} else {
-		err = unix.Renameat2(m.limbo, name, s.folder, s.name, unix.RENAME_EXCHANGE)
+		err = unix.Renameat2(m.displaced, name, t.folder, t.name, unix.RENAME_EXCHANGE)
 	}
 	if err != nil {
 		return err
 	}
-	m.staged[s.number] = 0
+	m.staged[t.number] = 0
 	failpoint.Reach("voltree-swapped")
 	m.applied++
-	if s.exists {
-		if err := m.swappedOut(s, name, ino, expected); err != nil {
+	if t.exists {
+		if err := m.swappedOut(t, name, ino, expected); err != nil {
 			return err
 		}
 	}
-	stat, err := tree.Lstat(s.folder, s.name)
+	stat, err := tree.Lstat(t.folder, t.name)
 	if err == nil && stat.Ino == ino {
-		m.know(s, ino, stat.Ctime)
+		m.know(t, ino, stat.Ctime)
 	}
 	if tree.IsGone(err) {
 		err = nil // a sandbox has removed it already
@@ -56,30 +56,30 @@ func (m *merger) swap(s *spot, entry *manifest.Entry, expected side) error {
 // discard removes a file that was staged.
 func (m *merger) discard(number int) {
 	if ino := m.staged[number]; ino != 0 {
-		_ = tree.Remove(m.limbo, m.journal.name(number, ino))
+		_ = tree.Remove(m.displaced, m.journal.name(number, ino))
 		m.staged[number] = 0
 	}
 }
 
 // swappedOut looks at what was at the path in the moment of the exchange.
-func (m *merger) swappedOut(s *spot, name string, ino uint64, expected side) error {
-	stat, err := tree.Lstat(m.limbo, name)
+func (m *merger) swappedOut(t *target, name string, ino uint64, expected side) error {
+	stat, err := tree.Lstat(m.displaced, name)
 	if err != nil {
 		return err
 	}
-	if expected == neither || stat.Ino != s.stat.Ino || stat.Type() == manifest.Folder {
-		return m.aside(m.limbo, name, s, limbo.Changed)
+	if expected == neither || stat.Ino != t.stat.Ino || stat.Type() == manifest.Folder {
+		return m.aside(m.displaced, name, t, displaced.Changed)
 	}
-	m.swapped = append(m.swapped, swapped{ino, uint32(s.number), expected})
+	m.swapped = append(m.swapped, swapped{ino, uint32(t.number), expected})
 	return nil
 }
 
 // know records how theirs looks in the tree.
-func (m *merger) know(s *spot, ino uint64, ctime manifest.Time) {
-	m.stamps[s.number] = stamp{ino, ctime}
-	if s.group != nil {
-		if _, ok := m.groups[*s.group]; !ok {
-			m.groups[*s.group] = anchor{s.path, ino}
+func (m *merger) know(t *target, ino uint64, ctime manifest.Time) {
+	m.stamps[t.number] = stamp{ino, ctime}
+	if t.group != nil {
+		if _, ok := m.groups[*t.group]; !ok {
+			m.groups[*t.group] = anchor{t.path, ino}
 		}
 	}
 }
@@ -131,10 +131,10 @@ func (m *merger) at(path string, entry *manifest.Entry) (stat tree.Stat, has boo
 }
 
 // isLinkedElsewhere: the content is right, and its other names are not those of theirs.
-func (m *merger) isLinkedElsewhere(s *spot) bool {
-	if s.group == nil {
+func (m *merger) isLinkedElsewhere(t *target) bool {
+	if t.group == nil {
 		return false
 	}
-	from, err := m.anchor(*s.group)
-	return err == nil && from != nil && from.ino != s.stat.Ino
+	from, err := m.anchor(*t.group)
+	return err == nil && from != nil && from.ino != t.stat.Ino
 }

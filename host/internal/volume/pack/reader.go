@@ -9,8 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"releap/host/internal/volume/dialog"
 	"releap/host/internal/volume/manifest"
+	"releap/host/internal/volume/rpc"
 )
 
 const openMax = 64
@@ -19,12 +19,12 @@ const openMax = 64
 type Reader struct {
 	folder string
 	packs  *manifest.Packs
-	peer   *dialog.Peer
+	peer   *rpc.Peer
 	open   map[manifest.Digest]*os.File
 }
 
 // NewReader gives a reader of the packs in a folder.
-func NewReader(folder string, packs *manifest.Packs, peer *dialog.Peer) *Reader {
+func NewReader(folder string, packs *manifest.Packs, peer *rpc.Peer) *Reader {
 	return &Reader{folder: folder, packs: packs, peer: peer, open: map[manifest.Digest]*os.File{}}
 }
 

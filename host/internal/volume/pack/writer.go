@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 	"sync"
 
-	"releap/host/internal/volume/dialog"
 	"releap/host/internal/volume/manifest"
+	"releap/host/internal/volume/rpc"
 )
 
 // TargetBytes ends a pack. The last chunk may make it larger, by one chunk.
@@ -31,7 +31,7 @@ type Writer struct {
 	// Written are the packs that are whole. The last of them are in the folder, as many bytes as held: those before are stored. The peer
 	// was asked to store all before asked.
 	Written []manifest.Pack
-	peer    *dialog.Peer
+	peer    *rpc.Peer
 	stored  int
 	asked   int
 	held    uint64
@@ -39,7 +39,7 @@ type Writer struct {
 }
 
 // NewWriter gives a writer whose packs are numbered in packs. If they are many, the peer is asked to store the first ones.
-func NewWriter(folder string, packs *manifest.Packs, peer *dialog.Peer) *Writer {
+func NewWriter(folder string, packs *manifest.Packs, peer *rpc.Peer) *Writer {
 	w := &Writer{folder: folder, packs: packs, peer: peer}
 	w.buffer.New = func() interface{} { return make([]byte, manifest.ChunkBytes) }
 	return w
@@ -150,7 +150,7 @@ func (w *Writer) Flush() error {
 	err := <-w.done
 	w.work = nil
 	if err == nil {
-		err = w.hand()
+		err = w.offload()
 	}
 	if w.failed == nil {
 		w.failed = err
@@ -158,8 +158,8 @@ func (w *Writer) Flush() error {
 	return w.failed
 }
 
-// hand has packs stored as long as too much is in the folder.
-func (w *Writer) hand() error {
+// offload has packs stored as long as too much is in the folder.
+func (w *Writer) offload() error {
 	last := w.Written[len(w.Written)-1].Bytes
 	w.held, w.unasked = w.held+last, w.unasked+last
 	for ; w.unasked > AheadBytes/2; w.asked++ {
@@ -169,15 +169,15 @@ func (w *Writer) hand() error {
 		w.unasked -= w.Written[w.asked].Bytes
 	}
 	for w.held > AheadBytes && w.stored < w.asked {
-		if err := w.settle(); err != nil {
+		if err := w.awaitStored(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// settle waits for the next pack that was asked to be stored, and removes it.
-func (w *Writer) settle() error {
+// awaitStored waits for the next pack that was asked to be stored, and removes it.
+func (w *Writer) awaitStored() error {
 	pack := w.Written[w.stored]
 	if err := w.peer.Await(pack); err != nil {
 		return err
@@ -190,10 +190,10 @@ func (w *Writer) settle() error {
 	return nil
 }
 
-// Settle waits until all is stored that the peer was asked to store.
-func (w *Writer) Settle() error {
+// AwaitStored waits until all is stored that the peer was asked to store.
+func (w *Writer) AwaitStored() error {
 	for w.stored < w.asked {
-		if err := w.settle(); err != nil {
+		if err := w.awaitStored(); err != nil {
 			return err
 		}
 	}

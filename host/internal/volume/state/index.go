@@ -24,8 +24,8 @@ type Record struct {
 	Unsure bool
 }
 
-// Looks says that a file looks to lstat as it did when it was read, so that it has not changed.
-func (r *Record) Looks(stat *tree.Stat) bool {
+// IsUnchanged says that lstat gives for a file what it gave when the file was read.
+func (r *Record) IsUnchanged(stat *tree.Stat) bool {
 	return !r.Unsure && r.Type == stat.Type() && r.Ino == stat.Ino && r.Ctime == stat.Ctime && r.Mtime == stat.Mtime && r.Mode == stat.Mode&0o7777 &&
 		r.UID == stat.UID && r.GID == stat.GID && (r.Type != manifest.File || r.Size == uint64(stat.Size))
 }

@@ -44,7 +44,7 @@ type walker struct {
 // batch bounds how many results of lstat are in memory, for each level.
 const batch = 1024
 
-type looked struct {
+type statResult struct {
 	stat Stat
 	err  error
 }
@@ -61,12 +61,12 @@ func (w *walker) folder(fd int, path string, depth int) error {
 	if size > batch {
 		size = batch
 	}
-	results := make([]looked, size)
+	results := make([]statResult, size)
 	for len(names) > 0 {
 		if len(names) < size {
 			size = len(names)
 		}
-		w.look(fd, names[:size], results)
+		w.statAll(fd, names[:size], results)
 		for i, name := range names[:size] {
 			if err := w.item(fd, Item{Path: Join(path, name), Parent: fd, Name: name, Folder: -1, Stat: results[i].stat}, results[i].err, depth); err != nil {
 				return err
@@ -77,8 +77,8 @@ func (w *walker) folder(fd int, path string, depth int) error {
 	return nil
 }
 
-// look calls lstat for all names, in parallel if they are many.
-func (w *walker) look(fd int, names []string, results []looked) {
+// statAll calls lstat for all names, in parallel if they are many.
+func (w *walker) statAll(fd int, names []string, results []statResult) {
 	const worthIt = 64
 	if len(names) < worthIt || w.workers < 2 {
 		lookAll(fd, names, results)
@@ -96,7 +96,7 @@ func (w *walker) look(fd int, names []string, results []looked) {
 	all.Wait()
 }
 
-func lookAll(fd int, names []string, results []looked) {
+func lookAll(fd int, names []string, results []statResult) {
 	for i, name := range names {
 		results[i].stat, results[i].err = Lstat(fd, name)
 	}

@@ -130,14 +130,14 @@ export class Voltree {
    * @param name ends the names of files that were changed on both sides
    */
   async merge(
-    { data, state, incoming, limbo }: VolumePaths,
+    { data, state, incoming, displaced }: VolumePaths,
     manifest: string,
     name: string,
     fetch: MovePack,
     signal: AbortSignal,
   ): Promise<{ applied: number; conflicts: MergeConflict[] }> {
     const args = ['--root', data, '--state', state, '--manifest', manifest, '--packs', incoming];
-    return await this.#command('merge', [...args, '--limbo', limbo, '--name', name], signal, { fetch });
+    return await this.#command('merge', [...args, '--displaced', displaced, '--name', name], signal, { fetch });
   }
 
   async #command<C extends Command>(

@@ -11,7 +11,7 @@ export interface VolumePaths {
   /** In the mounted file system: the tree that sandboxes see. */
   data: string;
   /** In the mounted file system, beside `data`: files that a merge has replaced while a sandbox may still write to them. */
-  limbo: string;
+  displaced: string;
   /** Index and base manifest of voltree. */
   state: string;
   /** Packs of a commit that is being made. */
@@ -29,7 +29,7 @@ export function volumePaths(root: string, volumeId: string): VolumePaths {
     image: join(folder, 'disk.img'),
     mount,
     data: join(mount, 'data'),
-    limbo: join(mount, '.releap', 'limbo'),
+    displaced: join(mount, '.releap', 'limbo'),
     state: join(folder, 'state'),
     outgoing: join(folder, 'outgoing'),
     incoming: join(folder, 'incoming'),

@@ -12,7 +12,7 @@ export interface DiskPaths {
   mount: string;
   /** Folders in the mounted file system. */
   data: string;
-  limbo: string;
+  displaced: string;
 }
 
 const GIB = 2 ** 30;
@@ -40,7 +40,7 @@ const UNMOUNT_DEADLINE_MS = 600_000;
 export class XfsDisks {
   /** Mounts the image; creates it, with an empty `data`, if there is none. @throws DiskFullError and others */
   async mount(paths: DiskPaths, sizeGb: number): Promise<void> {
-    const { image, mount, data, limbo } = paths;
+    const { image, mount, data, displaced } = paths;
     if (!(await this.isMounted(paths))) {
       if (!(await exists(image))) await create(image, sizeGb);
       await mkdir(mount, { recursive: true, mode: 0o700 });
@@ -56,7 +56,7 @@ export class XfsDisks {
       await run('losetup', ['--direct-io=on', device]).catch(() => undefined);
       if (!(await setWriteback(device, LIMITED))) await limitDirtyBytes();
     }
-    await mkdir(limbo, { recursive: true, mode: 0o700 });
+    await mkdir(displaced, { recursive: true, mode: 0o700 });
     await mkdir(data, { recursive: true, mode: 0o755 });
   }
 

@@ -23,7 +23,7 @@ export class LocalVolumes implements VolumeOpener {
       image: join(folder, 'disk.img'),
       mount,
       data: join(mount, 'data'),
-      limbo: join(mount, '.releap/limbo'),
+      displaced: join(mount, '.releap/limbo'),
     };
   }
 

@@ -1,7 +1,7 @@
-// Package dialog is how a command asks who runs it for packs, or to take packs away: `{"fetch":{"digest","bytes"}}` or
+// Package rpc is how a command asks who runs it for packs, or to take packs away: `{"fetch":{"digest","bytes"}}` or
 // `{"store":{"digest","bytes"}}` in a line of its standard output, and the digest in a line of its standard input once the pack is in the
 // folder of packs, or is stored. Answers may come in any order.
-package dialog
+package rpc
 
 import (
 	"bufio"
@@ -30,8 +30,8 @@ type Peer struct {
 	open map[manifest.Digest]bool
 }
 
-// ErrAlone: the other side has closed the command's standard input, and a request is not answered.
-var ErrAlone = errors.New("standard input was closed: the pack is missing, or not stored")
+// ErrPeerClosed: the other side has closed the command's standard input, and a request is not answered.
+var ErrPeerClosed = errors.New("standard input was closed: the pack is missing, or not stored")
 
 // New gives the peer at the other ends of standard input and output.
 func New(in io.Reader, out io.Writer) *Peer {
@@ -64,7 +64,7 @@ func (p *Peer) Await(pack manifest.Pack) error {
 			if err := p.in.Err(); err != nil {
 				return fmt.Errorf("reading standard input: %w", err)
 			}
-			return fmt.Errorf("%w: %s", ErrAlone, pack.Digest)
+			return fmt.Errorf("%w: %s", ErrPeerClosed, pack.Digest)
 		}
 		digest, err := manifest.ParseDigest(p.in.Text())
 		if err != nil {

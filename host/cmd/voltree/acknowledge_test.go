@@ -25,7 +25,7 @@ func TestALateWriteIsReportedUntilItsCommitIsAccepted(t *testing.T) {
 	onFileSystems(t, func(t *testing.T, volume string) {
 		first, second, store := lateWriter(t, volume)
 		want := "late-write file file.conflict-second"
-		for _, step := range []string{"voltree-rescued", "voltree-scanned", "voltree-offered"} {
+		for _, step := range []string{"voltree-restored-aside", "voltree-scanned", "voltree-offered"} {
 			crash(t, step, second.commitArguments()...)
 		}
 		// The answer of the first is lost.
@@ -84,7 +84,7 @@ func TestAnInterruptedMergeReportsWhatItHasBroughtBack(t *testing.T) {
 		_, err = open.WriteAt([]byte("late"), 0)
 		must(t, err)
 		c = newCaller(t, store, root)
-		crashFor(t, c, "voltree-rescued", second.mergeArguments(c, root)...)
+		crashFor(t, c, "voltree-restored-aside", second.mergeArguments(c, root)...)
 		merged := second.merge(store, root)
 		assertSame(t, merged.kinds(), "changed file file.conflict-second")
 		assertSame(t, read(t, filepath.Join(second.data, "file.conflict-second")), "late")

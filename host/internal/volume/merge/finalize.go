@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"releap/host/internal/volume/limbo"
+	"releap/host/internal/volume/displaced"
 	"releap/host/internal/volume/manifest"
 	"releap/host/internal/volume/tree"
 )
@@ -16,18 +16,18 @@ type expectation = manifest.Entry
 // ctimeSteps is longer than the steps in which ctimes advance.
 const ctimeSteps = 20 * time.Millisecond
 
-// settle decides what becomes of files that were swapped out, which each gives: those that a sandbox has written to until now go aside,
+// finalize decides what becomes of files that were swapped out, which each gives: those that a sandbox has written to until now go aside,
 // and the others are listed, with ctimes that any later write changes.
-func (m *merger) settle(each func(settle func(name, path string, expected *expectation) error) error) error {
-	var list *limbo.List
+func (m *merger) finalize(each func(finalize func(name, path string, expected *expectation) error) error) error {
+	var list *displaced.List
 	err := each(func(name, path string, expected *expectation) (err error) {
 		if list == nil {
 			time.Sleep(ctimeSteps)
-			if list, err = limbo.OpenList(m.state); err != nil {
+			if list, err = displaced.OpenList(m.state); err != nil {
 				return err
 			}
 		}
-		item, err := m.settleOne(name, path, expected)
+		item, err := m.finalizeOne(name, path, expected)
 		if err != nil {
 			return &tree.PathError{Path: path, Err: err}
 		}
@@ -44,9 +44,9 @@ func (m *merger) settle(each func(settle func(name, path string, expected *expec
 	return err
 }
 
-// settleSwapped settles what this merge has swapped out.
-func (m *merger) settleSwapped() error {
-	return m.settle(func(settle func(name, path string, expected *expectation) error) error {
+// finalizeSwapped finalizes what this merge has swapped out.
+func (m *merger) finalizeSwapped() error {
+	return m.finalize(func(finalize func(name, path string, expected *expectation) error) error {
 		for _, file := range m.swapped {
 			v, err := m.view(int(file.number))
 			if err != nil {
@@ -65,7 +65,7 @@ func (m *merger) settleSwapped() error {
 					return err
 				}
 			}
-			if err := settle(m.journal.name(int(file.number), file.ino), v.path, expected); err != nil {
+			if err := finalize(m.journal.name(int(file.number), file.ino), v.path, expected); err != nil {
 				return err
 			}
 		}
@@ -73,30 +73,30 @@ func (m *merger) settleSwapped() error {
 	})
 }
 
-// settleOne gives the item of a file that stays in limbo; nil if it has gone aside, or has another name.
-func (m *merger) settleOne(name, path string, expected *expectation) (*limbo.Item, error) {
-	stat, err := tree.Lstat(m.limbo, name)
+// finalizeOne gives the item of a file that stays displaced; nil if it has gone aside, or has another name.
+func (m *merger) finalizeOne(name, path string, expected *expectation) (*displaced.Item, error) {
+	stat, err := tree.Lstat(m.displaced, name)
 	if err != nil {
 		return nil, err
 	}
 	if stat.Nlink > 1 && stat.Type() == manifest.File { // its content has another name
-		return nil, unix.Unlinkat(m.limbo, name, 0)
+		return nil, unix.Unlinkat(m.displaced, name, 0)
 	}
-	item, err := m.settled(name, path, stat, expected)
+	item, err := m.unchangedItem(name, path, stat, expected)
 	if item != nil || err != nil {
 		return item, err
 	}
-	_, err = limbo.Rescue(m.root, m.limbo, name, path, m.suffix, m.announcer(path, limbo.Changed))
+	_, err = displaced.RestoreAside(m.root, m.displaced, name, path, m.suffix, m.announcer(path, displaced.Changed))
 	return nil, err
 }
 
-// settled gives the item of a file that has what is expected; nil if it has not.
-func (m *merger) settled(name, path string, stat tree.Stat, expected *expectation) (*limbo.Item, error) {
+// unchangedItem gives the item of a file that has what is expected; nil if it has not.
+func (m *merger) unchangedItem(name, path string, stat tree.Stat, expected *expectation) (*displaced.Item, error) {
 	if expected == nil || stat.Type() != expected.Type {
 		return nil, nil
 	}
 	if stat.Type() == manifest.File {
-		fd, err := tree.OpenFile(m.limbo, name)
+		fd, err := tree.OpenFile(m.displaced, name)
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (m *merger) settled(name, path string, stat tree.Stat, expected *expectatio
 			return nil, err
 		}
 	}
-	return &limbo.Item{
-		Folder: []byte(m.limboPath), Name: name, Path: []byte(path), Suffix: m.suffix, Ctime: stat.Ctime, Since: time.Now().Unix(),
+	return &displaced.Item{
+		Folder: []byte(m.displacedPath), Name: name, Path: []byte(path), Suffix: m.suffix, Ctime: stat.Ctime, Since: time.Now().Unix(),
 	}, nil
 }

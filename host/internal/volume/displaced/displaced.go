@@ -1,6 +1,6 @@
-// Package limbo keeps files that a merge has taken out of the tree for as long as a sandbox may still have them open: one that is
+// Package displaced keeps files that a merge has taken out of the tree for as long as a sandbox may still have them open: one that is
 // written to after all comes back beside the file that has replaced it.
-package limbo
+package displaced
 
 import (
 	"encoding/json"
@@ -42,7 +42,7 @@ const (
 	Late       = "late-write" // a sandbox wrote to a file that was already replaced or removed: its version is KeptAs
 )
 
-// Item is a file in limbo. Paths are bytes, which JSON has in base64.
+// Item is a displaced file. Paths are bytes, which JSON has in base64.
 type Item struct {
 	Folder []byte        `json:"folder"`
 	Name   string        `json:"name"`
@@ -81,12 +81,12 @@ func Each(kept *state.State, visit func(item *Item) error) error {
 	})
 }
 
-// Sweep brings back files of limbo that were written to, and removes those that no process can write to any more. The conflicts are
-// those of earlier sweeps, too, until Told.
+// Sweep brings back displaced files that were written to, and removes those that no process can write to any more. The conflicts are
+// those of earlier sweeps, too, until Acknowledge.
 func Sweep(kept *state.State, root int) ([]Conflict, error) {
 	s := sweep{root: root, folder: -1, late: filepath.Join(kept.Folder, lateFile), known: map[Conflict]bool{}}
 	defer s.close()
-	if err := s.untold(); err != nil {
+	if err := s.unacknowledged(); err != nil {
 		return nil, err
 	}
 	var stays []bool
@@ -102,7 +102,7 @@ func Sweep(kept *state.State, root int) ([]Conflict, error) {
 	if err != nil || (left == len(stays) && !s.isSetBack) {
 		return s.conflicts, err
 	}
-	if s.hasRescued { // the list is the only one that names them where they were
+	if s.hasRestored { // the list is the only one that names them where they were
 		if err := unix.Syncfs(root); err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ type lateLine struct {
 	Kept []byte `json:"kept"`
 }
 
-func (s *sweep) untold() error {
+func (s *sweep) unacknowledged() error {
 	return lines.Read(s.late, func(line []byte) error {
 		var read lateLine
 		if json.Unmarshal(line, &read) == nil {
@@ -160,8 +160,8 @@ func (s *sweep) note(conflict Conflict) {
 	}
 }
 
-// Told forgets the conflicts of Sweep: the caller has kept them, or a journal has.
-func Told(kept *state.State) error {
+// Acknowledge forgets the conflicts of Sweep: the caller has kept them, or a journal has.
+func Acknowledge(kept *state.State) error {
 	if err := os.Remove(filepath.Join(kept.Folder, lateFile)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -169,13 +169,13 @@ func Told(kept *state.State) error {
 }
 
 type sweep struct {
-	late       string
-	root       int
-	folder     int
-	path       string
-	conflicts  []Conflict
-	known      map[Conflict]bool
-	hasRescued bool
+	late        string
+	root        int
+	folder      int
+	path        string
+	conflicts   []Conflict
+	known       map[Conflict]bool
+	hasRestored bool
 	// The clock was set back since a file came here, and how long it has been here is not known: its grace begins again.
 	isSetBack bool
 }
@@ -215,13 +215,13 @@ func (s *sweep) item(item *Item) (stays bool, err error) {
 	if stat.Ctime == item.Ctime { // links and FIFOs are not written to
 		return false, unix.Unlinkat(s.folder, item.Name, 0)
 	}
-	where, err := Rescue(s.root, s.folder, item.Name, string(item.Path), item.Suffix, func(where string) error {
+	where, err := RestoreAside(s.root, s.folder, item.Name, string(item.Path), item.Suffix, func(where string) error {
 		return s.announce(item.Path, where)
 	})
 	if err != nil {
 		return true, err
 	}
-	s.hasRescued = true
+	s.hasRestored = true
 	s.note(Conflict{string(item.Path), where, Late})
 	return false, nil
 }
@@ -239,7 +239,7 @@ func (s *sweep) announce(path []byte, where string) error {
 	return out.Sync()
 }
 
-// release removes the file if it has been in limbo for a while, no process has it open for writing, and it was not changed.
+// release removes the file if it was displaced a while ago, no process has it open for writing, and it was not changed.
 func release(folder int, item *Item) (bool, error) {
 	if time.Since(time.Unix(item.Since, 0)) < grace {
 		return false, nil
@@ -260,16 +260,16 @@ func release(folder int, item *Item) (bool, error) {
 	return true, unix.Unlinkat(folder, item.Name, 0)
 }
 
-// Rescue moves something out of limbo to a free name beside a path, and gives that name's path. Folders on the way to it that are gone
+// RestoreAside moves a displaced file to a free name beside a path, and gives that name's path. Folders on the way to it that are gone
 // are made again. Before is called with each path that is tried.
-func Rescue(root, folder int, name, path, suffix string, before func(kept string) error) (string, error) {
+func RestoreAside(root, folder int, name, path, suffix string, before func(kept string) error) (string, error) {
 	parent, reached, last, err := makeParents(root, path)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(parent)
 	free, err := MoveAside(folder, name, parent, last, suffix, func(free string) error { return before(tree.Join(reached, free)) })
-	failpoint.Reach("voltree-rescued")
+	failpoint.Reach("voltree-restored-aside")
 	return tree.Join(reached, free), err
 }
 
@@ -312,7 +312,7 @@ var ErrTaken = errors.New("the name is taken")
 // called with each name that is tried.
 func MoveAside(from int, name string, to int, last, suffix string, before func(free string) error) (string, error) {
 	for attempt := 1; attempt < attemptsMax; attempt++ {
-		free := Aside(last, suffix, attempt)
+		free := ConflictName(last, suffix, attempt)
 		if _, err := tree.Lstat(to, free); err == nil {
 			continue
 		}
@@ -332,8 +332,8 @@ func MoveAside(from int, name string, to int, last, suffix string, before func(f
 	return "", errors.New("no name is free for a version in conflict")
 }
 
-// Aside gives a name of at most 255 bytes.
-func Aside(name, suffix string, attempt int) string {
+// ConflictName gives a name of at most 255 bytes.
+func ConflictName(name, suffix string, attempt int) string {
 	end := ".conflict-" + suffix
 	if attempt > 1 {
 		end += "-" + strconv.Itoa(attempt)
