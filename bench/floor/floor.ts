@@ -12,7 +12,7 @@ import { GUEST } from '../../packages/runner/src/network/address-plan.ts';
 import { DEFAULT_MACHINE_SIZE } from '../../packages/runner/src/runner-options.ts';
 import { type BlockNode, commandLine, placeholderNode } from '../../packages/runner/src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../../packages/runner/src/vmm/device-model.ts';
-import type { SocketName } from '../../packages/runner/src/vmm/places.ts';
+import type { SocketName } from '../../packages/runner/src/vmm/vmm-paths.ts';
 import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/vmm-store.ts';
 import { endOf } from '../processes.ts';
 import type { PausedCopy } from './paused-copy.ts';
@@ -135,7 +135,7 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
     mac: GUEST.mac,
     name: 'floor',
     owner: { uid: 0, gid: 0 },
-    places: {
+    paths: {
       memory: begins.memory,
       system: SYSTEM_DISK,
       kernel: '',

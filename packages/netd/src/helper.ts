@@ -4,7 +4,7 @@ import { chmodSync, chownSync, renameSync, watch } from 'node:fs';
 import { createServer, type Socket } from 'node:net';
 import { getPriority, setPriority } from 'node:os';
 import { basename, dirname } from 'node:path';
-import { becomeUser } from './become-user.ts';
+import { dropPrivileges } from './drop-privileges.ts';
 
 /** What guests can keep busy goes behind what answers for the host. */
 const PRIORITY = 5;
@@ -31,7 +31,7 @@ export function serveAs(uid: number, path: string, idleMs: () => number, stop: (
   });
   // Not where the service itself has a lower one: only root of the host may raise it.
   if (getPriority() < PRIORITY) setPriority(PRIORITY);
-  becomeUser(uid);
+  dropPrivileges(uid);
   setInterval(() => {
     if (idleMs() > IDLE_MAX_MS) stop();
   }, 1_000);

@@ -4,7 +4,7 @@ import { clientHello } from '@releap/testing/client-hello';
 import * as fc from 'fast-check';
 import { decide } from '../src/egress/decide.ts';
 import { PEEK_MAX_BYTES, readFirstBytes } from '../src/egress/first-bytes.ts';
-import { RequestFollower } from '../src/egress/request-follower.ts';
+import { HttpRequestGuard } from '../src/egress/http-request-guard.ts';
 import { ResolvedNames } from '../src/egress/resolved-names.ts';
 
 test('a ClientHello is read however it is cut, and not before it is complete', () => {
@@ -73,7 +73,7 @@ test('requests of one connection are followed over their bodies, and another hos
   );
   const bad = crlf('GET / HTTP/1.1\nHost: evil.example\n\n');
   for (const size of [1, 2, 3, 7, 10_000]) {
-    const follower = new RequestFollower('web.example');
+    const follower = new HttpRequestGuard('web.example');
     const passed: Buffer[] = [];
     let refused: string | undefined;
     const bytes = Buffer.from(good + bad);
@@ -85,7 +85,7 @@ test('requests of one connection are followed over their bodies, and another hos
     assert.equal(refused, 'evil.example');
     if (size === 1) assert.equal(Buffer.concat(passed).toString(), good);
   }
-  const websocket = new RequestFollower('web.example');
+  const websocket = new HttpRequestGuard('web.example');
   const head = crlf('GET / HTTP/1.1\nHost: web.example\nConnection: Upgrade\nUpgrade: websocket\n\n');
   assert.ok('pass' in websocket.push(Buffer.concat([Buffer.from(head), Buffer.alloc(100_000, 0x81)])));
   for (const framing of [
@@ -95,7 +95,7 @@ test('requests of one connection are followed over their bodies, and another hos
     'Content-Length: +5',
   ]) {
     const smuggled = crlf(`POST / HTTP/1.1\nHost: web.example\n${framing}\n\n`);
-    assert.ok('refuse' in new RequestFollower('web.example').push(Buffer.from(smuggled)), framing);
+    assert.ok('refuse' in new HttpRequestGuard('web.example').push(Buffer.from(smuggled)), framing);
   }
 });
 

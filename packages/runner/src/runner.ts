@@ -46,7 +46,7 @@ import { fileSystemsOf, SpaceWatch } from './disk/space-watch.ts';
 import { ClockStepDetector } from './reconcile/clock-step-detector.ts';
 import { sandboxHandler, snapshotHandler } from './reconcile/kind-handlers.ts';
 import { MachineHost } from './reconcile/machine-host.ts';
-import { Absences } from './quarantine/absences.ts';
+import { Orphans } from './quarantine/orphans.ts';
 import { Quarantine } from './quarantine/quarantine.ts';
 import { QuarantinePurge } from './quarantine/quarantine-purge.ts';
 import { Reconciler } from './reconcile/reconciler.ts';
@@ -210,7 +210,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     log: log.child({ part: 'snapshot' }),
   });
   const volumes = new VolumeReconciler({ copies, report, log: log.child({ part: 'volume' }) });
-  const absences = new Absences({
+  const orphans = new Orphans({
     kinds: [reconciler, snapshots, volumes],
     folder: quarantineFolder,
     log: log.child({ part: 'quarantine' }),
@@ -323,7 +323,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   started.defer(() => builds.close());
   started.defer(() => volumes.close());
   started.use(new QuarantinePurge(Object.values(quarantines), options.quarantineDays, log));
-  started.defer(() => absences.close());
+  started.defer(() => orphans.close());
 
   const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, vmms, machines });
   const linked = Promise.withResolvers<void>();
@@ -345,10 +345,10 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     freeDiskMib: () => spaces[0]?.last && freeForDisksMib(spaces[0].last),
     handlers: [sandboxHandler(reconciler, log), snapshotHandler(snapshots), builds, artifacts, volumes],
     onLinked: () => {
-      absences.linked();
+      orphans.linked();
       linked.resolve();
     },
-    onSynced: () => absences.synced(),
+    onSynced: () => orphans.synced(),
     onCapabilities: (capabilities) => uplink.linked(capabilities.includes(USAGE_HISTORY_CAPABILITY)),
     onUsageStored: (seq) => uplink.stored(seq),
   });

@@ -82,12 +82,12 @@ test('the next start runs beside one whose guest takes long, once', async () => 
 
 test('speculative work waits until a core is left beside the starts', async () => {
   const admission = new Admission({ most: 1 });
-  await admission.spare();
+  await admission.idleCapacity();
   const start = new Start(admission);
   let isSpare = false;
-  const spare = admission.spare().then(() => (isSpare = true));
+  const spare = admission.idleCapacity().then(() => (isSpare = true));
   const stop = new AbortController();
-  const stopped = admission.spare(stop.signal);
+  const stopped = admission.idleCapacity(stop.signal);
   await turn();
   assert.equal(isSpare, false);
   stop.abort(new Error('the service stops'));

@@ -15,7 +15,7 @@ function enterAll(
   const places = new Map<string, Disposable>();
   for (const [index, text] of owners.entries()) {
     const [project = '', host = ''] = text.split('@');
-    void queue.enter({ project, host }).then((place) => {
+    void queue.acquire({ project, host }).then((place) => {
       const who = `${text}#${index}`;
       entered.push(who);
       places.set(who, place);
@@ -59,7 +59,7 @@ describe('the queue of pulls', () => {
       queue,
       Array.from({ length: 6 }, () => 'a@x'),
     );
-    await assert.rejects(queue.enter({ project: 'a', host: 'x' }), (error: unknown) => {
+    await assert.rejects(queue.acquire({ project: 'a', host: 'x' }), (error: unknown) => {
       assert.ok(error instanceof ImageError);
       assert.equal(error.code, 'busy');
       assert.ok(error.retryable);
@@ -70,7 +70,7 @@ describe('the queue of pulls', () => {
       queue,
       Array.from({ length: 4 }, () => 'b@y'),
     );
-    await assert.rejects(queue.enter({ project: 'c', host: 'z' }), /^ImageError: 6 pulls wait already/);
+    await assert.rejects(queue.acquire({ project: 'c', host: 'z' }), /^ImageError: 6 pulls wait already/);
   });
 
   it('forgets a pull that is cancelled while it waits', async () => {
@@ -78,7 +78,7 @@ describe('the queue of pulls', () => {
     const { leave } = enterAll(queue, ['a@x']);
     await settle();
     const stop = new AbortController();
-    const waiting = queue.enter({ project: 'b', host: 'x' }, stop.signal);
+    const waiting = queue.acquire({ project: 'b', host: 'x' }, stop.signal);
     stop.abort(new Error('no longer wanted'));
     await assert.rejects(waiting, /no longer wanted/);
     assert.equal(queue.waiting, 0);

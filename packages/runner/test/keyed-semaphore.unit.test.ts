@@ -5,7 +5,7 @@ import { KeyedSemaphore } from '../src/budget/keyed-semaphore.ts';
 test('one at a time of each key, in order of arrival, and other keys do not wait', async () => {
   const semaphore = new KeyedSemaphore();
   const order: string[] = [];
-  const held = await semaphore.enter('a');
+  const held = await semaphore.acquire('a');
   const waiting = ['first', 'second'].map((name) =>
     semaphore.run('a', async () => {
       order.push(name);
@@ -22,8 +22,8 @@ test('one at a time of each key, in order of arrival, and other keys do not wait
 
 test('a key is in use until the last of its users has left', async () => {
   const semaphore = new KeyedSemaphore();
-  const first = await semaphore.enter('a');
-  const second = semaphore.enter('a');
+  const first = await semaphore.acquire('a');
+  const second = semaphore.acquire('a');
   first[Symbol.dispose]();
   assert.equal(semaphore.has('a'), true);
   const permit = await second;
@@ -35,11 +35,11 @@ test('a key is in use until the last of its users has left', async () => {
 
 test('one that gives up, or fails, does not keep the key', async () => {
   const semaphore = new KeyedSemaphore();
-  await assert.rejects(semaphore.enter('a', AbortSignal.abort()), { name: 'AbortError' });
+  await assert.rejects(semaphore.acquire('a', AbortSignal.abort()), { name: 'AbortError' });
   assert.equal(semaphore.has('a'), false);
-  const held = await semaphore.enter('a');
+  const held = await semaphore.acquire('a');
   const abort = new AbortController();
-  const waiting = semaphore.enter('a', abort.signal);
+  const waiting = semaphore.acquire('a', abort.signal);
   abort.abort();
   await assert.rejects(waiting, { name: 'AbortError' });
   held[Symbol.dispose]();

@@ -21,7 +21,7 @@ it('a cache on the file system of the VMs needs no copies', async () => {
   const copies = await LocalCopies.open(join(dir, 'near'), cache);
   await writeFile(join(cache, 'image'), 'image');
   assert.equal(copies.isNeeded, false);
-  assert.equal(await copies.near(join(cache, 'image')), join(cache, 'image'));
+  assert.equal(await copies.localPath(join(cache, 'image')), join(cache, 'image'));
   assert.deepEqual([await readdir(join(dir, 'near')), await readdir(cache)], [[], ['image']]);
 });
 
@@ -38,7 +38,7 @@ describe('a cache on another file system', () => {
     await writeFile(image, 'image');
     const copies = await LocalCopies.open(join(dir, 'far'), cache);
     assert.equal(copies.isNeeded, true);
-    const near = await Promise.all([1, 2, 3].map(() => copies.near(image)));
+    const near = await Promise.all([1, 2, 3].map(() => copies.localPath(image)));
     assert.equal(new Set(near).size, 1);
     const [copy = ''] = near;
     assert.equal(await readFile(copy, 'utf8'), 'image');
@@ -46,13 +46,13 @@ describe('a cache on another file system', () => {
     await link(copy, join(dir, 'jail'));
     const { ino } = await stat(copy);
     const restarted = await LocalCopies.open(join(dir, 'far'), cache);
-    assert.equal((await stat(await restarted.near(image))).ino, ino);
+    assert.equal((await stat(await restarted.localPath(image))).ino, ino);
     // What lies elsewhere is left alone.
-    assert.equal(await copies.near(join(dir, 'jail')), join(dir, 'jail'));
+    assert.equal(await copies.localPath(join(dir, 'jail')), join(dir, 'jail'));
 
     await rm(image);
     await writeFile(image, 'another image');
-    const other = await copies.near(image);
+    const other = await copies.localPath(image);
     assert.equal(await readFile(other, 'utf8'), 'another image');
 
     // Copies go when nothing has a link to them and they were not used for long.

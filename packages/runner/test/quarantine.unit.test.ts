@@ -6,7 +6,7 @@ import { after, before, describe, it } from 'node:test';
 import type { DesiredState } from '@releap/contract';
 import { pino } from 'pino';
 import { eventually } from '@releap/testing/eventually';
-import { Absences } from '../src/quarantine/absences.ts';
+import { Orphans } from '../src/quarantine/orphans.ts';
 import { Quarantine } from '../src/quarantine/quarantine.ts';
 import { OperationMetrics } from '../src/metrics/operation-metrics.ts';
 import { Reconciler } from '../src/reconcile/reconciler.ts';
@@ -79,7 +79,7 @@ class World {
   readonly host: FileHost;
   readonly quarantine: Quarantine;
   readonly reconciler: Reconciler;
-  readonly absences: Absences;
+  readonly orphans: Orphans;
   readonly home: string;
 
   private constructor(home: string) {
@@ -98,7 +98,7 @@ class World {
       report: (observation) => this.observations.push(observation),
       log,
     });
-    this.absences = new Absences({ kinds: [this.reconciler], folder: join(home, 'quarantine'), log });
+    this.orphans = new Orphans({ kinds: [this.reconciler], folder: join(home, 'quarantine'), log });
   }
 
   static async open(home?: string): Promise<World> {
@@ -111,15 +111,15 @@ class World {
 
   /** A link is connected, and control names these and nothing else. */
   async sync(...assignments: Assignment[]): Promise<void> {
-    this.absences.linked();
+    this.orphans.linked();
     this.reconciler.linked();
     for (const assignment of assignments) this.reconciler.assign(assignment);
-    this.absences.synced();
+    this.orphans.synced();
     await this.idle(...assignments.map(({ vm_id }) => vm_id));
   }
 
   async idle(...ids: string[]): Promise<void> {
-    await this.absences.idle();
+    await this.orphans.idle();
     await this.reconciler.moved();
     for (const id of ids) await this.reconciler.get(id)?.idle();
   }
@@ -213,7 +213,7 @@ describe('a sandbox that control does not name any more', () => {
     world.reconciler.linked();
     world.reconciler.assign(wanted(FIRST));
     world.reconciler.assign(wanted(SECOND));
-    world.absences.synced();
+    world.orphans.synced();
     await world.idle();
     assert.deepEqual(await world.quarantined(), []);
     assert.ok(world.reconciler.get(FIRST)?.isRunning);
@@ -238,13 +238,13 @@ describe('a sync that leaves out most of a host', () => {
     assert.ok(ids.every((id) => world.reconciler.get(id)?.isRunning));
     const { refused } = JSON.parse(await readFile(join(world.home, 'quarantine/refused.json'), 'utf8'));
     assert.deepEqual(refused, [{ kind: 'sandbox', absent: 4, total: 5, ids: ids.slice(1) }]);
-    world.absences.close();
+    world.orphans.close();
   });
 
   it('is obeyed once the operator confirms it', async () => {
     const world = await held();
     await world.sync();
-    await writeFile(world.absences.confirmPath, '');
+    await writeFile(world.orphans.confirmPath, '');
     await eventually('quarantine', async () => {
       await world.idle();
       return (await world.quarantined()).length === ids.length;
@@ -257,7 +257,7 @@ describe('a sync that leaves out most of a host', () => {
     const world = await held();
     await world.sync();
     await world.sync(...ids.map((id) => wanted(id)));
-    await writeFile(world.absences.confirmPath, '');
+    await writeFile(world.orphans.confirmPath, '');
     await world.idle();
     assert.deepEqual(await world.quarantined(), []);
     assert.deepEqual((await readdir(join(world.home, 'quarantine'))).includes('refused.json'), false);

@@ -169,7 +169,7 @@ describe('snapshots that are no longer needed', () => {
       assert.equal(status, 'deleted');
     }
     runner.snapshots.linked();
-    runner.absences.synced();
+    runner.orphans.synced();
     for (const end = Date.now() + 120_000; (await readdir(join(home, 'snapshots'))).length > 0; ) {
       assert.ok(Date.now() < end, 'the orphan is removed');
       await new Promise((resolve) => setTimeout(resolve, 20));

@@ -5,7 +5,7 @@ import { fileMaxMib } from '../src/machine/restoring.ts';
 import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/command-line.ts';
 import type { MachineOptions } from '../src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
-import { JAILED } from '../src/vmm/places.ts';
+import { JAILED } from '../src/vmm/vmm-paths.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 
 const MACHINE: MachineOptions = {
@@ -18,7 +18,7 @@ const MACHINE: MachineOptions = {
   mac: '02:00:00:00:00:02',
   name: '/home/a,b/vms/x',
   owner: { uid: 1234, gid: 1234 },
-  places: JAILED,
+  paths: JAILED,
 };
 
 describe('the command line of a VMM', () => {

@@ -339,9 +339,9 @@ describe('an unused copy', () => {
     const named = [...c.runner.volumes.values()];
     c.reconciler.linked();
     for (const assignment of named) if (assignment.id !== id) c.reconciler.named(assignment.id);
-    const { ids } = await c.reconciler.absent();
+    const { ids } = await c.reconciler.orphans();
     assert.deepEqual(ids, [id]);
-    c.reconciler.setAside(ids);
+    c.reconciler.park(ids);
     await c.reconciler.idle();
     const quarantined = async (): Promise<number> => (await readdir(join(dir, c.id, 'quarantine'))).length;
     assert.equal(await quarantined(), 1);

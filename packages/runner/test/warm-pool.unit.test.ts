@@ -120,7 +120,7 @@ test('a taken VM is replaced, and no two callers get the same', async () => {
 test('a bounded number is made at a time, and none while the cores are needed', async () => {
   const recipe = new FakeRecipe('a', 5);
   const gate = Promise.withResolvers<void>();
-  const pools = open({ parallel: 2, spare: () => gate.promise });
+  const pools = open({ parallel: 2, idleCapacity: () => gate.promise });
   pools.add(recipe);
   await sleep(10);
   assert.equal(recipe.made, 0);

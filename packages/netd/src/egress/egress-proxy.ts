@@ -6,7 +6,7 @@ import type { Interceptor } from '../intercept/interceptor.ts';
 import { splice } from '../splice.ts';
 import { decide, type EgressClient } from './decide.ts';
 import { type FirstBytes, readFirstBytes } from './first-bytes.ts';
-import { RequestFollower } from './request-follower.ts';
+import { HttpRequestGuard } from './http-request-guard.ts';
 
 export interface ProxiedClient extends EgressClient {
   deny(denial: Denial): void;
@@ -259,12 +259,12 @@ class Connection {
 
   /** Passes on what is for this host, and refuses the connection with the first request for another. */
   #follow(host: string): Transform {
-    const follower = new RequestFollower(host);
+    const guard = new HttpRequestGuard(host);
     const refuse = (name: string | undefined): void =>
       this.#refuse(name === undefined ? { reason: 'unreadable' } : { reason: 'name_mismatch', name });
     return new Transform({
       transform(chunk: Buffer, _encoding, done) {
-        const answer = follower.push(chunk);
+        const answer = guard.push(chunk);
         if ('refuse' in answer) return refuse(answer.refuse);
         for (const part of answer.pass) this.push(part);
         done();

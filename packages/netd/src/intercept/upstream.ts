@@ -50,11 +50,11 @@ export function trustedAuthorities(extra?: string): SecureContext {
 }
 
 /** Uses a connection that is open already for the first request to its server. */
-class HandedOverAgent extends HttpsAgent {
+class AdoptingAgent extends HttpsAgent {
   readonly #sockets = new Map<string, TLSSocket>();
 
   /** The next connection to this server, unless it ends before. */
-  hand(server: string, socket: TLSSocket): void {
+  adoptSocket(server: string, socket: TLSSocket): void {
     this.#sockets.get(server)?.destroy();
     this.#sockets.set(server, socket);
     const forget = (): void => {
@@ -92,7 +92,7 @@ function keyOf({ host, address, port }: Pick<Handover, 'host' | 'address' | 'por
 export class Upstream {
   readonly #context: () => SecureContext;
   readonly #http = new HttpAgent({ keepAlive: true, maxFreeSockets: IDLE_PER_HOST, timeout: IDLE_MS });
-  readonly #https = new HandedOverAgent({ keepAlive: true, maxFreeSockets: IDLE_PER_HOST, timeout: IDLE_MS });
+  readonly #https = new AdoptingAgent({ keepAlive: true, maxFreeSockets: IDLE_PER_HOST, timeout: IDLE_MS });
   /** Connections of HTTP/2, by server. */
   readonly #sessions = new Map<string, Promise<ClientHttp2Session>>();
   /** Servers that do not speak HTTP/2, and until when that is believed, by `performance.now()`. */
@@ -151,7 +151,7 @@ export class Upstream {
       socket.on('error', () => undefined);
       if (this.#http1Until.size >= PROTOCOLS_MAX) this.#http1Until.clear();
       this.#http1Until.set(server, performance.now() + PROTOCOL_KNOWN_MS);
-      this.#https.hand(server, socket);
+      this.#https.adoptSocket(server, socket);
       throw new Error('it does not speak HTTP/2');
     }
     const session = connectHttp2(`https://${host}`, {

@@ -32,7 +32,7 @@ export async function openNetwork(parts: NetworkParts): Promise<Network> {
       privateHosts: options.storePrivateHosts ?? [],
       extraCa: options.egressCa,
     },
-    spare: (signal) => admission.spare(signal),
+    idleCapacity: (signal) => admission.idleCapacity(signal),
     log: options.log.child({ part: 'network' }),
   });
 }

@@ -32,7 +32,7 @@ export function createWarmVms({ options, machines, network, admission, images }:
   const { warmPool, log } = options;
   const pools = new WarmPools({
     budgetMib: warmPool.memoryMib ?? Math.floor(totalmem() / 2 ** 20 / MEMORY_SHARE),
-    spare: (signal) => admission.spare(signal),
+    idleCapacity: (signal) => admission.idleCapacity(signal),
     log: log.child({ part: 'pool' }),
   });
   machines.memoryBudget.alsoRelease(() => pools.release());

@@ -12,19 +12,19 @@ export class KeyedSemaphore {
 
   /** Like `run` of a semaphore of the key. */
   async run<T>(key: string, work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    using _permit = await this.enter(key, signal);
+    using _permit = await this.acquire(key, signal);
     return await work();
   }
 
-  /** Like `enter` of a semaphore of the key, which is in use from this call on. */
-  async enter(key: string, signal?: AbortSignal): Promise<Disposable> {
+  /** Like `acquire` of a semaphore of the key, which is in use from this call on. */
+  async acquire(key: string, signal?: AbortSignal): Promise<Disposable> {
     const semaphore = this.#semaphores.get(key) ?? new Semaphore(1);
     this.#semaphores.set(key, semaphore);
     const forgetUnused = (): void => {
       if (semaphore.hasFree && this.#semaphores.get(key) === semaphore) this.#semaphores.delete(key);
     };
     try {
-      const permit = await semaphore.enter(signal);
+      const permit = await semaphore.acquire(signal);
       return {
         [Symbol.dispose]: () => {
           permit[Symbol.dispose]();

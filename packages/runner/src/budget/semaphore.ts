@@ -23,12 +23,12 @@ export class Semaphore {
    * @throws the signal's reason in that case
    */
   async run<T>(work: () => Promise<T>, signal?: AbortSignal): Promise<T> {
-    using _permit = await this.enter(signal);
+    using _permit = await this.acquire(signal);
     return await work();
   }
 
   /** A permit, given back when it is disposed of; disposing of it again does nothing. Like `run` otherwise. */
-  async enter(signal?: AbortSignal): Promise<Disposable> {
+  async acquire(signal?: AbortSignal): Promise<Disposable> {
     signal?.throwIfAborted();
     if (this.#free > 0) this.#free -= 1;
     else await this.#wait(signal);

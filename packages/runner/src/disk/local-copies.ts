@@ -39,7 +39,7 @@ export class LocalCopies {
   }
 
   /** Path of a cached file that can be linked: its own, or that of its copy. */
-  async near(path: string): Promise<string> {
+  async localPath(path: string): Promise<string> {
     if (!this.isNeeded || !path.startsWith(`${this.#cacheDir}/`)) return path;
     // Cached files are immutable.
     const { ino, size, mtimeMs } = await stat(path);

@@ -89,7 +89,7 @@ export class BuildCaches {
 
   /** @param project its UUID @param signal aborted while it waits for another build of the project: it gives up */
   async open(project: string, signal: AbortSignal): Promise<CacheDisk> {
-    const turn = await this.#users.enter(project, signal);
+    const turn = await this.#users.acquire(project, signal);
     const [kept, path] = [this.#file(project, 'disk'), this.#file(project, 'used')];
     const create = async (): Promise<void> => {
       await this.#finished.remove(project);
@@ -135,7 +135,7 @@ export class BuildCaches {
    */
   async #whileUnused(project: string, remove: () => Promise<void>): Promise<boolean> {
     if (this.#users.has(project)) return false;
-    using _turn = await this.#users.enter(project);
+    using _turn = await this.#users.acquire(project);
     await remove();
     return true;
   }

@@ -57,7 +57,7 @@ export class DockerfileBuilds {
       if (unchanged) return unchanged;
       // The cache first: a build that waits for it holds up only its own project.
       await using cache = await caches.open(root.project_id, signal);
-      using _turn = await this.#turns.enter(signal);
+      using _turn = await this.#turns.acquire(signal);
       using image = await images.acquire({ type: 'builtin', name: BUILDER_IMAGE }, { signal });
       using memory = await this.#memory(root, signal);
       return await this.#inTime(root, build, cache, image.image, memory);

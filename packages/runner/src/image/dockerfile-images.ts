@@ -101,7 +101,7 @@ export class DockerfileImages {
     const built = await build(root, { workDir: work.path, signal, onOutput, known });
     const { digest, content } = built;
     if (content !== undefined && (await folder.read(digest)) === undefined) {
-      const turn = async (): Promise<Disposable> => await builders.enter(signal);
+      const turn = async (): Promise<Disposable> => await builders.acquire(signal);
       const context = { folder, limits, work: work.path, signal, report, turn };
       const origin = { repository: `dockerfile/${root.project_id}`, anonymous: false };
       await builders.run(async () => await makeAndPublish(context, digest, content, origin), signal);

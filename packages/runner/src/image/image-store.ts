@@ -146,7 +146,7 @@ export class ImageStore {
     if (ready) return ready;
     // By repository too: a tenant that names the digest of another one's image waits for its own registry alone.
     const key = `${digest} ${repositoryOf(reference)}`;
-    const enter = (signal: AbortSignal): Promise<Disposable> => this.#pulls.enter(access.owner, signal);
+    const enter = (signal: AbortSignal): Promise<Disposable> => this.#pulls.acquire(access.owner, signal);
     const make = async (context: PullContext, share: Disposable): Promise<string> => {
       if ((await this.find(digest)) !== undefined) return digest;
       await buildFromRegistry(context, pinned, resolved, await access.of(context.signal, share));
@@ -204,7 +204,7 @@ export class ImageStore {
     try {
       const access = this.#access(reference, credential, projectId);
       const resolved = await this.#resolver.resolve(reference, credential, access.login, signal);
-      using share = await this.#pulls.enter(access.owner, signal);
+      using share = await this.#pulls.acquire(access.owner, signal);
       await using work = await this.#folder.work(
         `layers ${resolved.digest} ${repositoryOf(reference)}`,
         signal,
@@ -357,7 +357,7 @@ export class ImageStore {
   }
 
   #context(work: string, signal: AbortSignal, report: BuildContext['report']): PullContext {
-    const turn = (): Promise<Disposable> => this.#makers.enter(signal);
+    const turn = (): Promise<Disposable> => this.#makers.acquire(signal);
     return {
       folder: this.#folder,
       limits: this.#limits,

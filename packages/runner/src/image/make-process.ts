@@ -16,7 +16,7 @@ import { readIndex, writeIndex } from './layer-entries.ts';
 import { indexOf, type MakeJob, type MakeMessage, type MakeOrder } from './make-root-image.ts';
 import { mergeUnpacked } from './oci-flatten.ts';
 import { writeRootImage } from './root-image.ts';
-import { leaveRoot } from './unprivileged.ts';
+import { dropPrivileges } from './unprivileged.ts';
 import { type UnpackedLayer, unpackLayer } from './unpack-layer.ts';
 
 const PROGRESS_EVERY_MS = 250;
@@ -92,7 +92,7 @@ class Maker {
 
 // A service that was started nicer than that stays so: an unprivileged process cannot go back (setpriority(2)).
 if (getPriority() < NICENESS) setPriority(NICENESS);
-leaveRoot();
+dropPrivileges();
 let maker: Maker | undefined;
 const input = createInterface({ input: process.stdin });
 input.on('line', (line) => {

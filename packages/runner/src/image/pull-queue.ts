@@ -44,7 +44,7 @@ export class PullQueue {
   }
 
   /** A place, given back when it is disposed of. @throws ImageError `busy` when too many wait; the signal's reason */
-  async enter(owner: PullOwner, signal?: AbortSignal): Promise<Disposable> {
+  async acquire(owner: PullOwner, signal?: AbortSignal): Promise<Disposable> {
     signal?.throwIfAborted();
     this.#refuseWhenFull(owner);
     const turn = Promise.withResolvers<void>();

@@ -40,7 +40,7 @@ export class UnprivilegedProcess<M> implements AsyncDisposable {
     this.#stdin.promise.catch(() => undefined);
   }
 
-  /** @param module absolute path of a module that calls `leaveRoot` before it reads its job */
+  /** @param module absolute path of a module that calls `dropPrivileges` before it reads its job */
   static start<M>(module: string, options: StartOptions): UnprivilegedProcess<M> {
     return new UnprivilegedProcess<M>(module, options);
   }

@@ -6,7 +6,7 @@ export const IMAGE_UID = 0x6ffe_0001;
 const FOLDER = '/vm';
 
 /** Enters the folder, and becomes `IMAGE_UID` for good. */
-export function leaveRoot(): void {
+export function dropPrivileges(): void {
   process.setgroups?.([]);
   process.setgid?.(IMAGE_UID);
   process.setuid?.(IMAGE_UID);

@@ -35,7 +35,7 @@ export class Admission {
     signal?: AbortSignal,
   ): Promise<T> {
     const askedAt = performance.now();
-    const permit = await this.#starts.enter(signal);
+    const permit = await this.#starts.acquire(signal);
     const leave = (): void => {
       permit[Symbol.dispose]();
       this.#wakeBackground();
@@ -53,7 +53,7 @@ export class Admission {
   }
 
   /** Resolves when fewer starts run than there are cores: for work that is done ahead of time. */
-  async spare(signal?: AbortSignal): Promise<void> {
+  async idleCapacity(signal?: AbortSignal): Promise<void> {
     signal?.throwIfAborted();
     if (this.#starts.hasFree) return;
     const free = Promise.withResolvers<void>();

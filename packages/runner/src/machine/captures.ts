@@ -209,7 +209,7 @@ export class Captures {
         kind === 'full'
           ? await this.#takeFull(folder, source, image)
           : await this.#takeDisk(folder, source, image, parentId);
-      await linkOrCopy(await localCopies.near(image.path), heldImagePath(folder));
+      await linkOrCopy(await localCopies.localPath(image.path), heldImagePath(folder));
       failpoint('snapshot:copied');
       await snapshots.complete(id, facts);
       failpoint('snapshot:completed');

@@ -38,7 +38,7 @@ export class EphemeralDisks {
         ? await createChain(this.#emptyDisks, folder, diskMib(disks.scratchMib, false), 'overlay')
         : await forkChain(disks.from, folder);
     if (disks.from !== undefined) await checkChain(scratch);
-    const near = async (path: string): Promise<string> => await this.#localCopies.near(path);
+    const near = async (path: string): Promise<string> => await this.#localCopies.localPath(path);
     const rootImagePath = await near(disks.rootImagePath);
     const rootParts = disks.rootParts && (await Promise.all(disks.rootParts.map(near)));
     const all = { ...disks, rootImagePath, rootParts, scratch, persistent: false };

@@ -141,7 +141,7 @@ export class PersistentMachines {
     disks: SandboxDisks,
   ): Promise<VmDisks> {
     const { emptyDisks, localCopies } = this.#options;
-    const rootImagePath = await localCopies.near(disks.rootImagePath);
+    const rootImagePath = await localCopies.localPath(disks.rootImagePath);
     const [made] = await allSettled([
       makeDisks(emptyDisks, jail, owner, { ...disks, rootImagePath, scratch, persistent: true }),
       holdImage(rootImagePath, keep),
@@ -170,7 +170,7 @@ export class PersistentMachines {
     await using opened = new AsyncDisposableStack();
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
       const scratch = await this.#openDisk(keep, diskBytes.scratch / 1024 / 1024);
-      const near = await localCopies.near(rootImagePath);
+      const near = await localCopies.localPath(rootImagePath);
       const disks = { rootImagePath: near, scratch, persistent: true };
       const memory = opened.use(await openMemory(image.memory, folders.path(vmId)));
       return {
@@ -224,7 +224,7 @@ export class PersistentMachines {
         Promise.resolve({
           vmm,
           disks: async () => {
-            const near = await localCopies.near(rootImagePath);
+            const near = await localCopies.localPath(rootImagePath);
             return await makeDisks(emptyDisks, jail, owner, {
               rootImagePath: near,
               scratch,

@@ -11,7 +11,7 @@ import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
 import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
-import { DESCRIPTORS } from '../vmm/places.ts';
+import { DESCRIPTORS } from '../vmm/vmm-paths.ts';
 import { lastOutput } from '../vmm/start-vmm.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';

@@ -48,7 +48,7 @@ export interface WarmPoolsOptions {
   /** How many are made concurrently. Default: half of the cores. */
   parallel?: number;
   /** Resolves when a core is free for making VMs ahead of time. Default: at once. */
-  spare?: (signal: AbortSignal) => Promise<void>;
+  idleCapacity?: (signal: AbortSignal) => Promise<void>;
   /** Memory that is available on the host, bytes. Default: what the kernel says. */
   available?: () => Promise<number>;
   log: Logger;
@@ -239,13 +239,13 @@ export class WarmPools {
 
   /** @param pool has counted this one in `making` already */
   async #make(pool: Pool): Promise<void> {
-    const { spare, log } = this.#options;
+    const { idleCapacity, log } = this.#options;
     const { signal } = this.#closed;
     const { recipe } = pool;
     const id = `warm-${randomBytes(8).toString('hex')}`;
     let made: WaitingVm | undefined;
     try {
-      await spare?.(signal);
+      await idleCapacity?.(signal);
       if (await this.#isShortOfMemory()) {
         pool.notBefore = performance.now() + RETRY_MIN_MS;
         return;

@@ -15,7 +15,7 @@ export interface NetworkOptions {
   /** Spare slots kept ready. Default 8. */
   ahead?: number;
   /** Resolves when a core is free for making them. Default: at once. */
-  spare?: (signal: AbortSignal) => Promise<void>;
+  idleCapacity?: (signal: AbortSignal) => Promise<void>;
   /** How long the address of a released network is not used again, in milliseconds. Default `ADDRESS_WITHHELD_MS`. */
   withholdMs?: number;
   /** First of the user ids of the slots' owners. */

@@ -73,7 +73,7 @@ export class Network {
       store,
       hostd,
       ahead: options.ahead ?? DEFAULT_AHEAD,
-      ...(options.spare && { spare: options.spare }),
+      ...(options.idleCapacity && { idleCapacity: options.idleCapacity }),
       ...(options.withholdMs !== undefined && { withholdMs: options.withholdMs }),
       log,
     });

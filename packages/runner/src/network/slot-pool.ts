@@ -15,7 +15,7 @@ export interface SlotPoolOptions {
   /** Spare slots to keep ready. */
   ahead: number;
   /** Resolves when a core is free for making spares. Default: at once. */
-  spare?: (signal: AbortSignal) => Promise<void>;
+  idleCapacity?: (signal: AbortSignal) => Promise<void>;
   /** How long the number of a released slot is not used again, in milliseconds. Default `ADDRESS_WITHHELD_MS`. */
   withholdMs?: number;
   log: Logger;
@@ -62,9 +62,9 @@ export class SlotPool {
   readonly #held = new Map<string, Held>();
   readonly #waiters = new Set<Waiter>();
   readonly #stop = new AbortController();
-  readonly #spare: (signal: AbortSignal) => Promise<void>;
+  readonly #idleCapacity: (signal: AbortSignal) => Promise<void>;
   /** Called when a caller waits for a slot, and spares are not made for want of a core. */
-  #hurry: () => void = () => undefined;
+  #skipWait: () => void = () => undefined;
   #ready: Slot[] = [];
   /** Numbers with no slot. */
   #free: number[] = [];
@@ -80,7 +80,7 @@ export class SlotPool {
     this.#store = options.store;
     this.#hostd = options.hostd;
     this.#ahead = Math.min(options.ahead, options.plan.slots);
-    this.#spare = options.spare ?? (() => Promise.resolve());
+    this.#idleCapacity = options.idleCapacity ?? (() => Promise.resolve());
     this.#withholdMs = options.withholdMs ?? ADDRESS_WITHHELD_MS;
     this.#log = options.log;
     this.#layout = slotLayout(options.plan);
@@ -281,7 +281,7 @@ export class SlotPool {
     const { promise, resolve, reject } = Promise.withResolvers<Slot>();
     const waiter: Waiter = { resolve, reject };
     this.#waiters.add(waiter);
-    this.#hurry();
+    this.#skipWait();
     const timer = setTimeout(() => {
       const why = this.#lastFailure === undefined ? '' : `: ${this.#lastFailure}`;
       reject(new Error(`no network slot became ready within ${TAKE_DEADLINE_MS} ms${why}`));
@@ -337,10 +337,10 @@ export class SlotPool {
   async #untilDue(): Promise<void> {
     if (this.#waiters.size > 0) return;
     const { promise, resolve } = Promise.withResolvers<void>();
-    this.#hurry = resolve;
+    this.#skipWait = resolve;
     const over = new AbortController();
     const signal = AbortSignal.any([this.#stop.signal, over.signal]);
-    await Promise.race([promise, this.#spare(signal).catch(() => undefined)]);
+    await Promise.race([promise, this.#idleCapacity(signal).catch(() => undefined)]);
     over.abort();
   }
 

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Absent, HeldKind } from '../quarantine/absences.ts';
+import type { OrphansOfKind, ManagedKind } from '../quarantine/orphans.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
 import type { Assignment, Observation } from './assignment.ts';
 import { Sandbox, type SandboxDeps } from './sandbox.ts';
@@ -18,7 +18,7 @@ export interface ReconcilerOptions extends Omit<SandboxDeps, 'find'> {
  * Reconciles all sandboxes of this machine. It acts only on messages that arrived since the link was established: a runner
  * that was disconnected keeps its sandboxes and waits for control.
  */
-export class Reconciler implements HeldKind {
+export class Reconciler implements ManagedKind {
   readonly kind = 'sandbox';
   readonly #deps: SandboxDeps;
   readonly #quarantine: Quarantine;
@@ -177,7 +177,7 @@ export class Reconciler implements HeldKind {
     sandbox.converge();
   }
 
-  absent(): Promise<Absent> {
+  orphans(): Promise<OrphansOfKind> {
     const isHere = (vmId: string): boolean => this.#unread.has(vmId) || !this.#moving.has(vmId);
     const held = [...this.#sandboxes].map(([vmId, sandbox]) => ({
       vmId,
@@ -194,7 +194,7 @@ export class Reconciler implements HeldKind {
     });
   }
 
-  setAside(ids: readonly string[]): void {
+  park(ids: readonly string[]): void {
     for (const vmId of ids) {
       if (this.#moving.has(vmId)) continue;
       const sandbox = this.#sandboxes.get(vmId);

@@ -3,7 +3,7 @@ import { traced } from '@releap/tracing';
 import { GuestLostError } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
 import type { OperationMetrics } from '../metrics/operation-metrics.ts';
-import type { Turn } from './steps.ts';
+import type { Lease } from './step-queue.ts';
 import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import { messageOf, NOTHING_BESIDE_VM, SandboxOutcome } from './sandbox-outcome.ts';
 import type { SandboxState } from './sandbox-state.ts';
@@ -28,7 +28,7 @@ export interface ForkSource {
 }
 
 /** The source of a fork, locked against other steps. */
-export interface ForkTurn extends Turn {
+export interface ForkLease extends Lease {
   readonly source: ForkSource;
 }
 
@@ -49,7 +49,7 @@ export interface SandboxWorkDeps {
 interface Context {
   signal: AbortSignal;
   /** Lock of the source, if this is a fork. */
-  turn: ForkTurn | undefined;
+  lease: ForkLease | undefined;
 }
 
 /** Performs the steps of `sandbox-table.ts` for a sandbox. The caller ensures that they never overlap. */
@@ -85,12 +85,12 @@ export class SandboxWork {
     }
   }
 
-  /** Reconciles towards the desired state. @param turn lock of the source, if this is a fork */
-  async converge(signal: AbortSignal, turn?: ForkTurn): Promise<void> {
+  /** Reconciles towards the desired state. @param lease lock of the source, if this is a fork */
+  async converge(signal: AbortSignal, lease?: ForkLease): Promise<void> {
     if (this.#vm !== 'none') await this.recover();
     for (;;) {
       const step = match(CONVERGENCE, await this.#facts());
-      const mayContinue = await this.#convergeSteps[step]({ signal, turn });
+      const mayContinue = await this.#convergeSteps[step]({ signal, lease });
       if (LAST_STEPS.has(step) || mayContinue === false) return;
     }
   }
@@ -248,7 +248,7 @@ export class SandboxWork {
     }
   }
 
-  async #copyOrigin({ signal, turn }: Context): Promise<boolean> {
+  async #copyOrigin({ signal, lease }: Context): Promise<boolean> {
     const { origin } = this.#state.served.spec;
     if (origin === undefined) throw new Error('the sandbox has no origin');
     try {
@@ -256,7 +256,7 @@ export class SandboxWork {
       // No resource may exist without a record; it is reported to control when the copy exists.
       await this.#state.observe('booting', {}, false);
       failpoint(`${origin.type === 'fork' ? 'fork' : 'restore'}:recorded`);
-      if (origin.type === 'fork') await this.#fork(origin.vm_id, signal, turn);
+      if (origin.type === 'fork') await this.#fork(origin.vm_id, signal, lease);
       else {
         await this.#host.initFromOrigin(this.#state.vmId, origin);
         this.#state.past.manifest = await this.#host.manifestOf(origin.snapshot_id);
@@ -278,24 +278,24 @@ export class SandboxWork {
     await this.#host.fetchSnapshot(id, () => this.#state.observe('building'), fetchSignal);
   }
 
-  async #fork(sourceId: string, signal: AbortSignal, turn: ForkTurn | undefined): Promise<void> {
-    if (turn === undefined) throw new Error('the sandbox that it is a fork of is not on this machine');
-    await turn.begun(signal);
-    const { source } = turn;
+  async #fork(sourceId: string, signal: AbortSignal, lease: ForkLease | undefined): Promise<void> {
+    if (lease === undefined) throw new Error('the sandbox that it is a fork of is not on this machine');
+    await lease.acquired(signal);
+    const { source } = lease;
     this.#state.past.manifest = source.manifest;
     if (source.live === undefined) {
       return await this.#host.initFromOrigin(this.#state.vmId, { type: 'fork', vm_id: sourceId });
     }
     const { live } = source;
-    await this.#operations.run('fork', async () => await this.#forkLive(live, signal, turn), signal);
+    await this.#operations.run('fork', async () => await this.#forkLive(live, signal, lease), signal);
     this.#started = 'fork';
   }
 
   /** Until the child runs. */
-  async #forkLive(source: LiveSandbox, signal: AbortSignal, turn: ForkTurn): Promise<void> {
+  async #forkLive(source: LiveSandbox, signal: AbortSignal, lease: ForkLease): Promise<void> {
     await using origin = await source.fork(this.#state.vmId);
     // The child continues; the next step of the source waits until its memory is no longer read.
-    turn.endAfter(origin.copied);
+    lease.releaseAfter(origin.copied);
     await this.#state.observe('booting');
     const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
     const { served, past } = this.#state;

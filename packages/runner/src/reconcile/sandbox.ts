@@ -8,8 +8,8 @@ import type { LiveSandbox, SandboxHost } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
 import { SandboxState } from './sandbox-state.ts';
 import { SandboxWork } from './sandbox-work.ts';
-import type { ForkTurn } from './sandbox-work.ts';
-import { Steps } from './steps.ts';
+import type { ForkLease } from './sandbox-work.ts';
+import { StepQueue } from './step-queue.ts';
 
 export interface SandboxDeps {
   host: SandboxHost;
@@ -38,7 +38,7 @@ export class Sandbox {
   readonly #deps: SandboxDeps;
   readonly #log: Logger;
   readonly #state: SandboxState;
-  readonly #steps: Steps;
+  readonly #steps: StepQueue;
   readonly #work: SandboxWork;
   #clockRetry: NodeJS.Timeout | undefined;
   /** Aborted when the sandbox is to be deleted, which is final. */
@@ -62,7 +62,7 @@ export class Sandbox {
       },
       record !== undefined,
     );
-    this.#steps = new Steps(this.#log, () => {
+    this.#steps = new StepQueue(this.#log, () => {
       this.#handleExit();
       this.#compactDisk();
     });
@@ -122,19 +122,23 @@ export class Sandbox {
   /** Starts the next step; interrupts the current one first. */
   converge(): void {
     // Queued at the source now: a fork captures the source's present state.
-    let first = this.#turnAtSource();
+    let first = this.#leaseOfSource();
     this.#steps.begin(async (signal) => {
-      const turn = first ?? this.#turnAtSource();
+      const lease = first ?? this.#leaseOfSource();
       first = undefined;
       try {
         this.#state.served = this.#state.assignment;
         const { desired, traceparent = '', vm_id: id } = this.#state.served;
-        await traced(`reconcile sandbox to ${desired}`, async () => await this.#work.converge(signal, turn), {
-          parent: traceparent,
-          attributes: { 'releap.sandbox.id': id },
-        });
+        await traced(
+          `reconcile sandbox to ${desired}`,
+          async () => await this.#work.converge(signal, lease),
+          {
+            parent: traceparent,
+            attributes: { 'releap.sandbox.id': id },
+          },
+        );
       } finally {
-        turn?.end();
+        lease?.release();
       }
     });
   }
@@ -244,16 +248,16 @@ export class Sandbox {
     return this.live;
   }
 
-  /** Step queue of the source, if this is a fork that was not captured yet. */
-  #turnAtSource(): ForkTurn | undefined {
+  /** Lease of the step queue of the source, if this is a fork that was not captured yet. */
+  #leaseOfSource(): ForkLease | undefined {
     const { desired, spec } = this.#state.assignment;
     if (desired === 'deleted' || spec.origin?.type !== 'fork' || !spec.persistent) return undefined;
     if (this.live !== undefined || this.#state.past.manifest !== undefined) return undefined;
     const source = this.#deps.find(spec.origin.vm_id);
-    return source === undefined || source === this ? undefined : source.#takeTurn();
+    return source === undefined || source === this ? undefined : source.#acquireFork();
   }
 
-  #takeTurn(): ForkTurn {
+  #acquireFork(): ForkLease {
     const work = this.#work;
     const { past } = this.#state;
     const source = {
@@ -264,7 +268,7 @@ export class Sandbox {
         return past.manifest;
       },
     };
-    return { ...this.#steps.takeTurn(), source };
+    return { ...this.#steps.acquire(), source };
   }
 
   /** The VM ended by itself; a step in progress notices it by itself. */

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { cpuMarker } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { SnapshotFacts, SnapshotFolders } from '../machine/index.ts';
-import type { Absent, HeldKind } from '../quarantine/absences.ts';
+import type { OrphansOfKind, ManagedKind } from '../quarantine/orphans.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
 import type { SnapshotAssignment, SnapshotObservation } from './assignment.ts';
 import type { Sandbox } from './sandbox.ts';
@@ -31,7 +31,7 @@ interface Kept {
  * Reconciles the snapshots of this machine. Like the reconciler of sandboxes it acts only on messages that arrived since
  * the link was established, and messages may be repeated.
  */
-export class SnapshotReconciler implements HeldKind {
+export class SnapshotReconciler implements ManagedKind {
   readonly kind = 'snapshot';
   readonly #options: SnapshotKeeperOptions;
   readonly #kept = new Map<string, Kept>();
@@ -59,7 +59,7 @@ export class SnapshotReconciler implements HeldKind {
     return this.#kept.get(id)?.assignment.desired === 'ready';
   }
 
-  async absent(): Promise<Absent> {
+  async orphans(): Promise<OrphansOfKind> {
     for (const id of this.#kept.keys()) if (!this.#named.has(id)) this.#kept.delete(id);
     const { folders } = this.#options;
     const complete = new Set(await folders.finished());
@@ -67,7 +67,7 @@ export class SnapshotReconciler implements HeldKind {
     return { ids, persistent: ids.filter((id) => complete.has(id)).length, total: complete.size };
   }
 
-  setAside(ids: readonly string[]): void {
+  park(ids: readonly string[]): void {
     const work = this.#leaving.then(async () => {
       for (const id of ids) if (!this.#named.has(id)) await this.#park(id);
     });

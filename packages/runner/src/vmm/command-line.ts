@@ -1,8 +1,8 @@
 import type { Accelerator } from './accelerator.ts';
 import { cpuModel, deviceModel, DISKS } from './device-model.ts';
 import type { DiskName, Hardware } from './device-model.ts';
-import { SOCKETS } from './places.ts';
-import type { Places } from './places.ts';
+import { SOCKETS } from './vmm-paths.ts';
+import type { VmmPaths } from './vmm-paths.ts';
 
 /** A block graph as QMP's BlockdevOptions, for `-blockdev` and `blockdev-add`. */
 export type BlockNode = Record<string, unknown>;
@@ -31,7 +31,7 @@ export interface MachineOptions {
   name: string;
   /** Unprivileged user and group of the VMM. */
   owner: { uid: number; gid: number };
-  places: Places;
+  paths: VmmPaths;
 }
 
 /** Largest disk of a guest. Placeholders of templates have this size, so that any disk can replace them. */
@@ -60,7 +60,7 @@ function spareNode(index: number): BlockNode {
 }
 
 /** Opened before privileges are dropped, which is safe as no guest can write to it. */
-function systemNode({ system: filename }: Places): BlockNode {
+function systemNode({ system: filename }: VmmPaths): BlockNode {
   return {
     driver: 'raw',
     'node-name': 'disk-system',
@@ -75,10 +75,10 @@ export function nodeName(name: DiskName): string {
 }
 
 /** The object that is the guest's memory. */
-function memoryBackend({ sharing, memMib, places }: MachineOptions): string {
+function memoryBackend({ sharing, memMib, paths }: MachineOptions): string {
   const common = `id=ram,size=${memMib}M,merge=off,dump=off`;
   if (sharing === 'own') return `memory-backend-memfd,${common},share=on`;
-  const file = `memory-backend-file,${common},mem-path=${option(places.memory)}`;
+  const file = `memory-backend-file,${common},mem-path=${option(paths.memory)}`;
   if (sharing === 'shared') return `${file},share=on`;
   // Mapped privately, and not opened for writing.
   return `${file},share=off,readonly=on,rom=off`;
@@ -106,7 +106,7 @@ export function option(value: string): string {
  * and a hostile guest can reach a tenth of the emulated hardware.
  */
 export function commandLine(options: MachineOptions): string[] {
-  const { accelerator, vcpus, memMib, append, places, owner } = options;
+  const { accelerator, vcpus, memMib, append, paths, owner } = options;
   const model = deviceModel(options.hardware.deviceModel);
   const args = ['-name', option(options.name), '-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
   args.push('-machine', model.machine);
@@ -121,7 +121,7 @@ export function commandLine(options: MachineOptions): string[] {
   );
   args.push('-object', memoryBackend(options));
   for (const name of SOCKETS) {
-    args.push('-chardev', `socket,id=${name},${places.sockets[name]},server=on,wait=off`);
+    args.push('-chardev', `socket,id=${name},${paths.sockets[name]},server=on,wait=off`);
   }
   args.push('-mon', 'chardev=qmp,mode=control');
   args.push('-device', 'isa-serial,chardev=console');
@@ -141,27 +141,27 @@ export function commandLine(options: MachineOptions): string[] {
     );
   };
   for (const name of DISKS) addDisk(name, placeholderNode(name));
-  addDisk('system', systemNode(places));
+  addDisk('system', systemNode(paths));
   for (let index = 0; index < model.spareDisks; index++) addDisk(`spare-${index}`, spareNode(index));
-  args.push('-netdev', `tap,id=net,${places.tap},vhost=off`);
+  args.push('-netdev', `tap,id=net,${paths.tap},vhost=off`);
   args.push('-device', `virtio-net-device,netdev=net,mac=${options.mac},guest_announce=off`);
   args.push('-object', 'rng-builtin,id=rng', '-device', 'virtio-rng-device,rng=rng');
   for (const [index, tag] of (options.shares ?? []).entries()) {
-    args.push('-chardev', `socket,id=share-${index},${places.share(index)}`);
+    args.push('-chardev', `socket,id=share-${index},${paths.share(index)}`);
     const queue = `queue-size=${SHARE_QUEUE_SIZE}`;
     args.push('-device', `vhost-user-fs-device,chardev=share-${index},tag=${option(tag)},${queue}`);
   }
   // A saved state has the devices only, without the configuration section of a migration stream.
   args.push('-global', 'migration.send-configuration=off');
   if (append === undefined) args.push('-S', '-incoming', 'defer');
-  else args.push('-kernel', places.kernel, '-initrd', places.initramfs, '-append', append);
+  else args.push('-kernel', paths.kernel, '-initrd', paths.initramfs, '-append', append);
   // A machine with a template is made in one go; that of a sandbox gets its disks before it boots.
   if (append !== undefined && options.sharing === 'own') args.push('-S');
   const user = `${owner.uid}:${owner.gid}`;
   // QEMU 8.2, that of Ubuntu 24.04, has only the older options, which QEMU 10 removed.
   if (isAtLeast(options.vmmVersion, 9, 0))
-    args.push('-run-with', `chroot=${option(places.root)},user=${user}`);
-  else args.push('-chroot', places.root, '-runas', user);
+    args.push('-run-with', `chroot=${option(paths.root)},user=${user}`);
+  else args.push('-chroot', paths.root, '-runas', user);
   // Not `elevateprivileges=deny`: that filter is installed before the change of user and would kill the VMM there. What it
   // forbids is impossible anyway without root and capabilities, and with no_new_privs, which libseccomp sets.
   args.push('-sandbox', 'on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny');

@@ -3,7 +3,7 @@ import type { ChildProcess } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { HOSTD } from '../host/hostd.ts';
-import { DESCRIPTORS, JAILED_VMM, shareDescriptor, SOCKETS } from './places.ts';
+import { DESCRIPTORS, JAILED_VMM, shareDescriptor, SOCKETS } from './vmm-paths.ts';
 import { vmmCommand } from './vmm-store.ts';
 
 /**

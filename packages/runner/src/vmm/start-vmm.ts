@@ -7,7 +7,7 @@ import { commandLine } from './command-line.ts';
 import type { MachineOptions } from './command-line.ts';
 import { launchVmm } from './jail.ts';
 import type { LaunchOptions } from './jail.ts';
-import { JAILED } from './places.ts';
+import { JAILED } from './vmm-paths.ts';
 import { identifyProcess } from './process-identity.ts';
 import type { ProcessIdentity } from './process-identity.ts';
 import type { Vmm } from './vmm-store.ts';
@@ -18,7 +18,7 @@ const SOCKET_PATH_MAX = 107;
 
 export interface StartVmOptions {
   vmm: Vmm;
-  machine: Omit<MachineOptions, 'vmmVersion' | 'append' | 'name' | 'owner' | 'places' | 'shares'>;
+  machine: Omit<MachineOptions, 'vmmVersion' | 'append' | 'name' | 'owner' | 'paths' | 'shares'>;
   /** Kernel to boot. Without one the VMM waits for a saved state. */
   boot?: { kernel: string; initramfs: string; append: string };
   /** Open file of the guest's memory; writable when it is mapped shared. None if the VMM makes it (`sharing: 'own'`). */
@@ -64,7 +64,7 @@ export async function startVmm(options: StartVmOptions): Promise<StartedVmm> {
       append: boot?.append,
       name: dir,
       owner: jail,
-      places: JAILED,
+      paths: JAILED,
     }),
     withKvm: machine.accelerator === 'kvm',
     root: jail.root,

@@ -137,7 +137,9 @@ export class Voltree {
     signal: AbortSignal,
   ): Promise<{ applied: number; conflicts: MergeConflict[] }> {
     const args = ['--root', data, '--state', state, '--manifest', manifest, '--packs', incoming];
-    return await this.#command('merge', [...args, '--displaced', displaced, '--name', name], signal, { fetch });
+    return await this.#command('merge', [...args, '--displaced', displaced, '--name', name], signal, {
+      fetch,
+    });
   }
 
   async #command<C extends Command>(

@@ -11,7 +11,7 @@ import type { CopyDisks } from './copy-disks.ts';
 import { newRecord, saveRecord, type CopyRecord } from './copy-record.ts';
 import { CopySync, type CommitReason } from './copy-sync.ts';
 import { newestVolume } from './newest-volume.ts';
-import { outlasting } from './outlasting.ts';
+import { retryWhileUnavailable } from './retry-while-unavailable.ts';
 import type { VolumeClient } from './volume-client.ts';
 import { volumePaths, type VolumePaths } from './volume-paths.ts';
 import type { Voltree } from './voltree.ts';
@@ -210,13 +210,13 @@ export class VolumeCopy {
   /** Aborts all work. Mounts stay for the sandboxes that use them. */
   async detach(): Promise<void> {
     this.#background.abort(new Error('the runner stops'));
-    using _turn = await this.#turn.enter();
+    using _turn = await this.#turn.acquire();
   }
 
   /** Removes the copy with everything in it. @throws when a sandbox uses it */
   async remove(): Promise<void> {
     this.#background.abort(new Error('the volume is removed'));
-    using _turn = await this.#turn.enter();
+    using _turn = await this.#turn.acquire();
     if (this.isInUse)
       throw new Error(`the volume ${this.volumeId} is in use by ${[...this.#users].join(', ')}`);
     await this.#discard();
@@ -225,7 +225,7 @@ export class VolumeCopy {
   /** Unmounts it as it is, so that its folder can be moved. @returns false while a sandbox uses it */
   async release(): Promise<boolean> {
     this.#background.abort(new Error('the volume is put aside'));
-    using _turn = await this.#turn.enter();
+    using _turn = await this.#turn.acquire();
     if (this.isInUse) return false;
     this.#isOpen = false;
     await this.#options.disks.unmount(this.paths);
@@ -235,7 +235,7 @@ export class VolumeCopy {
   async #open(sandboxId: string, signal: AbortSignal): Promise<void> {
     if (this.#isOpen && this.isInUse) return await this.#addUser(sandboxId);
     const { client, log } = this.#options;
-    const volume = await this.#outlasting(signal, 'the volume', () =>
+    const volume = await this.#retryWhileUnavailable(signal, 'the volume', () =>
       newestVolume(this.volumeId, client, log, signal),
     );
     const { head } = volume;
@@ -269,7 +269,9 @@ export class VolumeCopy {
         await disks.mount(this.paths, this.#known.size_gb);
         failpoint('volume:mounted');
         if (head !== null)
-          await this.#outlasting(signal, 'the newest commit', () => this.#sync.update(head, signal));
+          await this.#retryWhileUnavailable(signal, 'the newest commit', () =>
+            this.#sync.update(head, signal),
+          );
         return;
       } catch (error) {
         const isDamaged = error instanceof ProcessError && error.failure === 'exit';
@@ -347,8 +349,8 @@ export class VolumeCopy {
     this.#changed();
   }
 
-  async #outlasting<T>(signal: AbortSignal, what: string, work: () => Promise<T>): Promise<T> {
-    return await outlasting(work, {
+  async #retryWhileUnavailable<T>(signal: AbortSignal, what: string, work: () => Promise<T>): Promise<T> {
+    return await retryWhileUnavailable(work, {
       what: `${what} of ${this.volumeId}`,
       forMs: this.#options.timing?.outageMs ?? OUTAGE_MS,
       signal,

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { VolumeAssignment, VolumeReport } from '@releap/contract/runner';
 import type { Logger } from 'pino';
 import type { KindHandler } from '../link/kind-handler.ts';
-import type { Absent, HeldKind } from '../quarantine/absences.ts';
+import type { OrphansOfKind, ManagedKind } from '../quarantine/orphans.ts';
 import type { VolumeCopies } from './volume-copies.ts';
 
 const REMOVE_AGAIN_MS = 2_000;
@@ -20,7 +20,7 @@ interface Known {
 }
 
 /** The copies of volumes of this host as a kind of the link. */
-export class VolumeReconciler implements KindHandler<'volume'>, HeldKind {
+export class VolumeReconciler implements KindHandler<'volume'>, ManagedKind {
   readonly kind = 'volume';
   readonly #options: VolumeReconcilerOptions;
   readonly #known = new Map<string, Known>();
@@ -67,14 +67,14 @@ export class VolumeReconciler implements KindHandler<'volume'>, HeldKind {
     });
   }
 
-  absent(): Promise<Absent> {
+  orphans(): Promise<OrphansOfKind> {
     for (const id of this.#known.keys()) if (!this.#named.has(id)) this.#known.delete(id);
     const { present } = this.#options.copies;
     const ids = present.map(({ volumeId }) => volumeId).filter((id) => !this.#named.has(id));
     return Promise.resolve({ ids, persistent: ids.length, total: present.length });
   }
 
-  setAside(ids: readonly string[]): void {
+  park(ids: readonly string[]): void {
     for (const id of ids)
       this.#next(id, async () => {
         if (!this.#named.has(id) && (await this.#options.copies.park(id)))

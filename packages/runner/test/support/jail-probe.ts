@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { createInterface } from 'node:readline';
-import { leaveRoot } from '../../src/image/unprivileged.ts';
+import { dropPrivileges } from '../../src/image/unprivileged.ts';
 
 export interface JailFindings {
   uid: number;
@@ -28,7 +28,7 @@ function codeOf(attempt: () => void): string {
   }
 }
 
-leaveRoot();
+dropPrivileges();
 const input = createInterface({ input: process.stdin });
 input.once('line', (line) => {
   const { files, victim } = JSON.parse(line) as { files: string[]; victim: number };

@@ -13,7 +13,7 @@ import { Network } from '../../src/network/network.ts';
 import type { NetworkOptions } from '../../src/network/network-options.ts';
 import type { Slot } from '../../src/network/slot.ts';
 import { MachineHost } from '../../src/reconcile/machine-host.ts';
-import { Absences } from '../../src/quarantine/absences.ts';
+import { Orphans } from '../../src/quarantine/orphans.ts';
 import { Quarantine } from '../../src/quarantine/quarantine.ts';
 import { OperationMetrics } from '../../src/metrics/operation-metrics.ts';
 import { Reconciler } from '../../src/reconcile/reconciler.ts';
@@ -65,7 +65,7 @@ export class TestRunner {
   readonly home: string;
   readonly reconciler: Reconciler;
   readonly snapshots: SnapshotReconciler;
-  readonly absences: Absences;
+  readonly orphans: Orphans;
   readonly machines: Awaited<ReturnType<typeof openMachines>>['machines'];
   readonly network: Network;
   readonly pools: WarmPools;
@@ -101,7 +101,7 @@ export class TestRunner {
     this.volumes = new LocalVolumes(join(home, 'volumes'));
     const admission = new Admission();
     const budgetMib = 512;
-    this.pools = new WarmPools({ budgetMib, spare: (signal) => admission.spare(signal), log });
+    this.pools = new WarmPools({ budgetMib, idleCapacity: (signal) => admission.idleCapacity(signal), log });
     const warm = new WarmVms<Slot>({
       machines: opened.machines,
       pools: this.pools,
@@ -147,7 +147,7 @@ export class TestRunner {
       report: (observation) => this.snapshotObservations.push(observation),
       log,
     });
-    this.absences = new Absences({
+    this.orphans = new Orphans({
       kinds: [this.reconciler, this.snapshots],
       folder: join(home, 'quarantine'),
       log,
@@ -231,8 +231,8 @@ export class TestRunner {
     this.snapshots.linked();
     for (const snapshot of snapshots) this.snapshots.assign(snapshot);
     for (const assignment of assignments) this.reconciler.assign(assignment);
-    this.absences.synced();
-    await this.absences.idle();
+    this.orphans.synced();
+    await this.orphans.idle();
     await this.snapshots.idle();
     await this.reconciler.moved();
   }

@@ -9,7 +9,7 @@ import { createHash } from 'node:crypto';
 import { type FileHandle, open } from 'node:fs/promises';
 import { createInterface } from 'node:readline';
 import { ImageError, toImageError } from '../image-error.ts';
-import { leaveRoot } from '../unprivileged.ts';
+import { dropPrivileges } from '../unprivileged.ts';
 import { AddressPolicy } from './address-policy.ts';
 import type { FetchJob, FetchMessage } from './fetch-layers.ts';
 import { RegistryClient } from './registry-client.ts';
@@ -135,7 +135,7 @@ async function receive(
   }
 }
 
-leaveRoot();
+dropPrivileges();
 const input = createInterface({ input: process.stdin });
 input.once('line', (line) => {
   fetchAll(JSON.parse(line) as FetchJob)

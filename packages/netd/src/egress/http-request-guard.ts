@@ -17,7 +17,7 @@ type State =
   /** Another protocol. */
   | { at: 'opaque' };
 
-export class RequestFollower {
+export class HttpRequestGuard {
   readonly #host: string;
   #refused: string | undefined;
   #state: State = { at: 'head' };

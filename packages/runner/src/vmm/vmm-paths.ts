@@ -3,7 +3,7 @@ export const SOCKETS = ['qmp', 'agent', 'console'] as const;
 export type SocketName = (typeof SOCKETS)[number];
 
 /** Paths and descriptors that a VMM opens before it drops privileges, in the syntax of its options. */
-export interface Places {
+export interface VmmPaths {
   memory: string;
   system: string;
   kernel: string;
@@ -45,8 +45,8 @@ export function shareDescriptor(index: number): number {
 const inherited = (name: keyof typeof DESCRIPTORS): string => `/dev/fd/${DESCRIPTORS[name]}`;
 const received = (name: keyof typeof DESCRIPTORS): string => `fd=${DESCRIPTORS[name]}`;
 
-/** Places in the root that `hostd jail` creates. */
-export const JAILED: Places = {
+/** Paths in the root that `hostd jail` creates. */
+export const JAILED: VmmPaths = {
   memory: inherited('memory'),
   system: inherited('system'),
   kernel: inherited('kernel'),

@@ -6,13 +6,13 @@ const RETRY_MS = { first: 1_000, most: 60_000 };
 type Work = (signal: AbortSignal) => Promise<void>;
 
 /** A position in the step queue of a sandbox; no other step runs while it is held. */
-export interface Turn {
+export interface Lease {
   /** Resolves when all earlier steps have ended. Rejects with the signal's reason. */
-  begun(signal: AbortSignal): Promise<void>;
+  acquired(signal: AbortSignal): Promise<void>;
   /** Releases it; the next step starts. */
-  end(): void;
-  /** Releases it when the promise has settled; `end` has no effect after that. */
-  endAfter(work: Promise<unknown>): void;
+  release(): void;
+  /** Releases it when the promise has settled; `release` has no effect after that. */
+  releaseAfter(work: Promise<unknown>): void;
 }
 
 interface Step {
@@ -21,7 +21,7 @@ interface Step {
 }
 
 /** Step queue of a sandbox: steps run one after the other, in the order of their requests. */
-export class Steps {
+export class StepQueue {
   readonly #log: Logger;
   readonly #onIdle: () => void;
   /** Running and queued steps, oldest first. */
@@ -76,30 +76,30 @@ export class Steps {
   }
 
   /** Takes a position in the queue now. The caller must release it. */
-  takeTurn(): Turn {
-    const begun = Promise.withResolvers<void>();
+  acquire(): Lease {
+    const acquired = Promise.withResolvers<void>();
     const ended = Promise.withResolvers<void>();
     this.#append(async () => {
-      begun.resolve();
+      acquired.resolve();
       await ended.promise;
     });
     let isKept = false;
     return {
-      begun: async (signal) => {
+      acquired: async (signal) => {
         signal.throwIfAborted();
         const aborted = Promise.withResolvers<never>();
         const onAbort = (): void => aborted.reject(signal.reason);
         signal.addEventListener('abort', onAbort, { once: true });
         try {
-          await Promise.race([begun.promise, aborted.promise]);
+          await Promise.race([acquired.promise, aborted.promise]);
         } finally {
           signal.removeEventListener('abort', onAbort);
         }
       },
-      end: () => {
+      release: () => {
         if (!isKept) ended.resolve();
       },
-      endAfter: (work) => {
+      releaseAfter: (work) => {
         isKept = true;
         work.then(ignore, ignore).then(ended.resolve, ignore);
       },

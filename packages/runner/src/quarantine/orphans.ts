@@ -10,7 +10,8 @@ const CONFIRM_POLL_MS = 2_000;
 /** How many ids are written into the log. */
 const IDS_LOGGED = 20;
 
-export interface Absent {
+/** What control does not name of a kind. */
+export interface OrphansOfKind {
   ids: readonly string[];
   /** How many of them are persistent: only those count. */
   persistent: number;
@@ -18,33 +19,33 @@ export interface Absent {
   total: number;
 }
 
-/** One kind of thing that a host holds for control. */
-export interface HeldKind {
+/** A kind of resource that a host manages for control. */
+export interface ManagedKind {
   readonly kind: string;
   /** What the last complete sync, and whatever came after it, has not named. */
-  absent(): Promise<Absent>;
-  /** Ends what is absent; its persistent bytes go into the quarantine. */
-  setAside(ids: readonly string[]): void;
+  orphans(): Promise<OrphansOfKind>;
+  /** Ends orphans; their persistent bytes go into the quarantine. */
+  park(ids: readonly string[]): void;
 }
 
-export interface AbsencesOptions {
-  kinds: readonly HeldKind[];
+export interface OrphansOptions {
+  kinds: readonly ManagedKind[];
   /** Absolute; `confirm` and `refused.json` lie in it. */
   folder: string;
   log: Logger;
 }
 
 /**
- * Decides what becomes of what a complete sync does not name. A few are set aside. So many that the sync itself is more
+ * Decides what becomes of what a complete sync does not name. A few are parked in the quarantine. So many that the sync itself is more
  * likely to be wrong (another database, an older backup) stay as they are, until control names them or the operator makes
  * the file `confirm`.
  */
-export class Absences {
-  readonly #options: AbsencesOptions;
+export class Orphans {
+  readonly #options: OrphansOptions;
   #poll: NodeJS.Timeout | undefined;
   #checks: Promise<void> = Promise.resolve();
 
-  constructor(options: AbsencesOptions) {
+  constructor(options: OrphansOptions) {
     this.#options = options;
   }
 
@@ -84,7 +85,7 @@ export class Absences {
 
   async #check(): Promise<void> {
     const { kinds, log } = this.#options;
-    const found = await Promise.all(kinds.map(async (kind) => ({ kind, ...(await kind.absent()) })));
+    const found = await Promise.all(kinds.map(async (kind) => ({ kind, ...(await kind.orphans()) })));
     const refused = found.filter(isTooMuch);
     if (refused.length > 0 && !(await this.#isConfirmed())) return await this.#refuse(refused);
     this.linked();
@@ -92,11 +93,11 @@ export class Absences {
     for (const { kind, ids } of found) {
       if (ids.length === 0) continue;
       log.warn({ kind: kind.kind, ids: ids.slice(0, IDS_LOGGED), count: ids.length }, 'not named by control');
-      kind.setAside(ids);
+      kind.park(ids);
     }
   }
 
-  async #refuse(refused: readonly (Absent & { kind: HeldKind })[]): Promise<void> {
+  async #refuse(refused: readonly (OrphansOfKind & { kind: ManagedKind })[]): Promise<void> {
     const { log } = this.#options;
     // Once a sync: the poll looks again every other second.
     if (this.#poll === undefined) {
@@ -135,6 +136,6 @@ export class Absences {
   }
 }
 
-function isTooMuch({ persistent, total }: Absent): boolean {
+function isTooMuch({ persistent, total }: OrphansOfKind): boolean {
   return persistent >= ABSENT_MIN && persistent > total * ABSENT_SHARE;
 }

@@ -1,5 +1,5 @@
 /** Gives up root for good. Memory of a process that has done so is in no core dump, and no other process may read it. */
-export function becomeUser(id: number): void {
+export function dropPrivileges(id: number): void {
   process.setgroups?.([]);
   process.setgid?.(id);
   process.setuid?.(id);

@@ -8,7 +8,7 @@ const TOO_MANY_REQUESTS = 429;
  * Repeats what control or its store refuses because they are out of order.
  * @throws with the last reason when that lasts longer than `forMs`; any other error at once
  */
-export async function outlasting<T>(
+export async function retryWhileUnavailable<T>(
   work: () => Promise<T>,
   { what, forMs, signal }: { what: string; forMs: number; signal: AbortSignal },
 ): Promise<T> {

@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pino } from 'pino';
-import { Steps } from '../src/reconcile/steps.ts';
+import { StepQueue } from '../src/reconcile/step-queue.ts';
 
 it('calls that wait for the end of a step run one after the other, in order of arrival', async () => {
-  const steps = new Steps(pino({ enabled: false }), () => undefined);
+  const steps = new StepQueue(pino({ enabled: false }), () => undefined);
   const log: string[] = [];
   const work = (name: string) => async (): Promise<void> => {
     log.push(`${name} begins`);
