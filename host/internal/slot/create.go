@@ -29,7 +29,10 @@ func (s *Slot) Create() error {
 }
 
 func (s *Slot) create() error {
-	rules := s.learnRules()
+	rules, err := s.learnRules()
+	if err != nil {
+		return fmt.Errorf("its rules cannot be loaded: %w", err)
+	}
 	if err := inOtherThread(func() error { return makeNetns(s.Netns) }); err != nil {
 		return fmt.Errorf("cannot make its namespace: %w", err)
 	}
@@ -147,7 +150,7 @@ func (s *Slot) configure(rules *ruleset.Ruleset) error {
 		return fmt.Errorf("cannot make its tap, addresses and routes: %w", err)
 	}
 	failpoint.Reach("hostd slot addresses")
-	return s.loadRules(rules)
+	return rules.Apply()
 }
 
 func (s *Slot) configureLinks() error {

@@ -56,13 +56,13 @@ const DNS_PACKETS_PER_SECOND = 200;
 /**
  * Inside the namespace: only frames that the guest can honestly send get in, the guest's address becomes the
  * slot's, and the namespace itself neither accepts nor opens connections (a VMM that was taken over is in it). What is denied
- * is counted by chains that denied-log.ts knows. Without sets but those that packets fill: hostd has nft read them once and copies
- * what the kernel made of them.
+ * is counted by chains that denied-log.ts knows. The same for all slots, and without sets but those that packets fill: hostd has nft
+ * read them once and copies what the kernel made of them.
  *
  * What no sandbox may reach is refused here as well as by the host's table: that one is away for a moment when another program
  * flushes the host's rules.
  */
-function renderInsideRules(plan: AddressPlan, slot: SlotPlan): string {
+function renderInsideRules(plan: AddressPlan): string {
   const { tap, uplink, ip, mac, gatewayIp } = GUEST;
   const denyTo = (to: Cidr | string, reason: Parameters<typeof refuseAs>[0]): string =>
     `ip daddr ${typeof to === 'string' ? to : formatCidr(to)} ${refuseAs(reason, 'deny')}`;
@@ -119,11 +119,11 @@ ${renderInsideDenials()}
     iifname "${tap}" ip daddr ${gatewayIp} udp dport 53 dnat ip to ${plan.serviceAddress}
     iifname "${tap}" ip daddr ${gatewayIp} tcp dport 53 dnat ip to ${plan.serviceAddress}
     iifname "${tap}" ip daddr ${gatewayIp} tcp dport ${GUEST.storesPort} dnat ip to ${plan.serviceAddress}
-    iifname "${uplink}" ip daddr ${slot.hostAddress} dnat ip to ${ip}
+    iifname "${uplink}" dnat ip to ${ip}
   }
   chain slot_snat {
     type nat hook postrouting priority srcnat; policy accept;
-    oifname "${uplink}" ip saddr ${ip} snat ip to ${slot.hostAddress}
+    oifname "${uplink}" ip saddr ${ip} masquerade
   }
   chain slot_input {
     type filter hook input priority filter; policy drop;
@@ -208,7 +208,7 @@ function slotRequest(plan: AddressPlan, slot: SlotPlan): object {
     guest_mac: GUEST.mac,
     mtu: GUEST.mtu,
     sysctls: INSIDE_SYSCTLS,
-    rules: renderInsideRules(plan, slot),
+    rules: renderInsideRules(plan),
   };
 }
 
