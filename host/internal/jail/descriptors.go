@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// Standard streams are below. Descriptors that this process uses meanwhile are above.
+	// Standard streams are below. Descriptors that this process uses meanwhile are above (reserve).
 	firstDescriptor = 3
 	lastDescriptor  = 63
 	// A VMM has one client on each socket; one more may come while that leaves.
@@ -44,6 +44,24 @@ func (p *placements) Set(value string) error {
 	return nil
 }
 
+// reserve occupies the descriptors that targets may be, so that those that Go's runtime opens for itself are above them: a process whose
+// poller is replaced ends as soon as the runtime asks it, which a thread of its own does every 10 ms.
+func reserve() error {
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // needs no file
+	if err != nil {
+		return err
+	}
+	for descriptor := firstDescriptor; descriptor <= lastDescriptor; descriptor++ {
+		if _, err := unix.FcntlInt(uintptr(descriptor), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+			continue
+		}
+		if err := unix.Dup3(event, descriptor, unix.O_CLOEXEC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // open opens each one, with a descriptor that is no target and that execve(2) closes.
 func (p placements) open(openOne func(name string) (int, error)) error {
 	for index := range p {
@@ -60,7 +78,7 @@ func (p placements) open(openOne func(name string) (int, error)) error {
 	return nil
 }
 
-// place gives the command these descriptors. Go's runtime may have used one of the targets: nothing but system calls may follow.
+// place gives the command these descriptors, all of which were reserved.
 func (p placements) place() error {
 	for _, one := range p {
 		if err := unix.Dup3(one.descriptor, one.target, 0); err != nil {

@@ -71,6 +71,9 @@ func Exec(args []string) error {
 			"--netns PATH|new|host --nofile N --fsize-kib N --nproc N [--cgroup FILE]... [--tap NAME=FD] [--listen PATH=FD]... [--connect PATH=FD]... " +
 			"-- COMMAND [ARGUMENT]...")
 	}
+	if err := reserve(); err != nil {
+		return fmt.Errorf("cannot reserve descriptors: %w", err)
+	}
 	for _, procs := range cgroups {
 		if err := join(procs); err != nil {
 			return fmt.Errorf("cannot join a cgroup: %w", err)

@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 		shareReport()
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "reserve-report" {
+		reserveReport()
+		return
+	}
 	if len(os.Args) > 1 && os.Args[1] == "--inhibit-cache" {
 		fakeVirtiofsd()
 		return
