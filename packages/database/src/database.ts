@@ -1,7 +1,8 @@
-import { Pool, type PoolClient } from 'pg';
+import { Pool, type PoolClient, type PoolConfig } from 'pg';
 import type { Logger } from 'pino';
 import { connectionTo } from './connection.ts';
 import { isReadOnly } from './failures.ts';
+import type { Queryable } from './statement.ts';
 
 export interface DatabaseOptions {
   /** `postgres://user:password@host:port,host:port/name`, or `postgres:///name?host=/socket/folder` (database-url.ts). */
@@ -26,13 +27,27 @@ export interface Database extends AsyncDisposable {
    * @param begin statements without parameters that begin it, in one round trip
    */
   transaction<T>(work: (client: PoolClient) => Promise<T>, begin?: string): Promise<T>;
+  /**
+   * Runs statements as one transaction, all of which are sent at once: PostgreSQL does not wait for this process between them, so that
+   * what they lock is locked only while it works on them. A statement that must keep the others from being committed raises an error.
+   * @param work sends all statements before it returns
+   * @param begin as above
+   * @returns what they have returned, after the commit
+   * @throws the first error, after the rollback
+   */
+  batch<T extends readonly Promise<unknown>[]>(
+    work: (on: Queryable) => readonly [...T],
+    begin?: string,
+  ): Promise<{ -readonly [K in keyof T]: Awaited<T[K]> }>;
   close(): Promise<void>;
 }
 
 /** Opens a pool with deadlines for all waits. Connects lazily: an unreachable server fails the first use. */
 export function openDatabase(options: DatabaseOptions): Database {
   const statementTimeout = options.statementTimeoutMs ?? 10_000;
-  const pool = new Pool({
+  // A statement is sent although the one before is not answered yet: see `batch`.
+  const config: PoolConfig & { pipeline: true } = {
+    pipeline: true,
     ...connectionTo(options.url),
     max: options.connections ?? 16,
     connectionTimeoutMillis: options.connectTimeoutMs ?? 5_000,
@@ -44,7 +59,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     idleTimeoutMillis: 60_000,
     keepAlive: true,
     application_name: options.applicationName ?? 'releap',
-  });
+  };
+  const pool = new Pool(config);
   // For as long as the connection lives: the pool listens to idle ones alone, and the server may end a connection in the same packet
   // with which it was given to its next user, who does not listen yet. That would end the process; the next statement fails anyway.
   pool.on('connect', (client) => {
@@ -78,6 +94,28 @@ export function openDatabase(options: DatabaseOptions): Database {
         }
         throw error;
       }
+    },
+    async batch<T extends readonly Promise<unknown>[]>(
+      work: (on: Queryable) => readonly [...T],
+      begin = 'begin',
+    ) {
+      const client = await pool.connect();
+      let isSent = false;
+      const query = (...statement: Parameters<PoolClient['query']>): unknown => {
+        if (isSent) throw new Error('a statement of a batch was not sent together with the others');
+        return client.query(...statement);
+      };
+      const begun = client.query(begin);
+      const statements = work({ query } as Queryable);
+      isSent = true;
+      const [committed, ...others] = await Promise.allSettled([client.query('commit'), begun, ...statements]);
+      const failed = [...others, committed].find((one) => one.status === 'rejected') as
+        | PromiseRejectedResult
+        | undefined;
+      // After an error PostgreSQL answers `commit` with the rollback. A connection that fails to do that is not used again.
+      client.release(committed.status === 'rejected' || isReadOnly(failed?.reason));
+      if (failed !== undefined) throw failed.reason;
+      return await Promise.all(statements);
     },
   };
 }

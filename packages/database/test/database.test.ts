@@ -71,3 +71,66 @@ test('a connection that has become read-only is not used again', async () => {
   await assert.rejects(write(), isDatabaseUnavailable);
   await write();
 });
+
+test('the statements of a batch are committed together', async () => {
+  await using database = await openFresh();
+  const { pool } = database;
+  await pool.query('create table t (id integer primary key)');
+  const [first, second] = await database.batch((on) => [
+    on.query<{ id: number }>('insert into t values (1) returning id'),
+    on.query<{ n: string }>({
+      name: 'batch-count',
+      text: 'select count(*) as n from t where id < $1',
+      values: [9],
+    }),
+  ]);
+  assert.deepEqual([first.rows, second.rows], [[{ id: 1 }], [{ n: '1' }]]);
+  assert.equal((await pool.query('select 1 from t')).rowCount, 1);
+});
+
+test('a batch is rolled back when one of its statements fails, with the error of that one, and its connection is used again', async () => {
+  await using database = openDatabase({ url: await freshDatabase(), log: quiet, connections: 1 });
+  const { pool } = database;
+  await pool.query('create table t (id integer primary key)');
+  const pid = async (): Promise<unknown> => (await pool.query('select pg_backend_pid()')).rows;
+  const before = await pid();
+  const count = {
+    name: 'batch-count-later',
+    text: 'select count(*)::integer as n from t where id < $1',
+    values: [9],
+  };
+  await assert.rejects(
+    database.batch((on) => [
+      on.query('insert into t values (1)'),
+      on.query('insert into t values (1)'),
+      on.query(count),
+    ]),
+    { code: '23505' },
+  );
+  assert.deepEqual(await pid(), before);
+  // Also a named statement that was sent with the others, and not prepared.
+  assert.deepEqual((await pool.query(count)).rows, [{ n: 0 }]);
+});
+
+test('a statement that is sent after its batch is refused', async () => {
+  await using database = await openFresh();
+  await assert.rejects(
+    database.batch((on) => [on.query('select 1').then(() => on.query('create table t (id integer)'))]),
+    /not sent together/,
+  );
+  await assert.rejects(database.pool.query('select 1 from t'), { code: '42P01' });
+});
+
+test('a batch whose connection breaks fails, and the next one has another connection', async () => {
+  await using database = openDatabase({ url: await freshDatabase(), log: quiet, connections: 1 });
+  await database.pool.query('create table t (id integer)');
+  await assert.rejects(
+    database.batch((on) => [
+      on.query('insert into t values (1)'),
+      on.query('select pg_terminate_backend(pg_backend_pid())'),
+      on.query('insert into t values (2)'),
+    ]),
+  );
+  const [rows] = await database.batch((on) => [on.query('select 1 from t')]);
+  assert.equal(rows.rowCount, 0);
+});

@@ -1,6 +1,6 @@
 /** The rows that statements declare in TypeScript, and those that PostgreSQL describes. */
 import path from 'node:path';
-import { types, type Connection, type PoolClient, type Submittable } from 'pg';
+import { types, type Connection, type ClientBase, type Submittable } from 'pg';
 import type { Node } from 'typescript/unstable/ast';
 import {
   isCallExpression,
@@ -19,9 +19,9 @@ export interface Column {
   dataTypeID: number;
 }
 
-/** Prepares a statement without running it. @returns the columns of its result */
+/** Prepares a statement without running it. @param client one that does not pipeline @returns the columns of its result */
 export async function describeStatement(
-  client: PoolClient,
+  client: ClientBase,
   name: string,
   text: string,
 ): Promise<readonly Column[]> {
