@@ -13,7 +13,7 @@ import { Server } from '../api/server.ts';
 import { SilentRunner } from '../api/silent-runner.ts';
 import { runLoad, writeScript } from '../api/wrk.ts';
 import { fillFleet } from '../fleet/fill.ts';
-import type { Placement } from '../fleet/statement-times.ts';
+import type { Placements } from '../fleet/statement-times.ts';
 import { cpuSeconds, familyCpuSeconds, memoryOf, until } from '../processes.ts';
 import { summaryRows, type SuiteResult, type Verdict } from '../report.ts';
 import { type Samples, summarize, timed } from '../statistics.ts';
@@ -157,12 +157,12 @@ export const fleet: Suite = async ({ samples, progress, signal }) => {
       if (counts) note(requests, `${name}, sums not kept`, without);
     }
     // Rounds of an otherwise idle server.
-    await control.ask<Placement>('forget');
+    await control.ask<Placements>('forget');
     for (let n = 0; n < 10; n++) {
       await Promise.all(Array.from({ length: TOGETHER }, () => create(url, headers, body)));
       await allPlaced(database);
     }
-    const quiet = await control.ask<Placement>('placements');
+    const quiet = await control.ask<Placements>('placements');
     // Creates that come as fast as they are answered, and starts among them.
     const stopped = await stopSome(database, made.slice(0, STARTS));
     const [before] = [await countPlaced(database)];
@@ -174,13 +174,12 @@ export const fleet: Suite = async ({ samples, progress, signal }) => {
       }),
     ];
     const [latencies, took] = [await starts, (await seconds) / 1000];
-    const busy = await control.ask<Placement>('placements');
+    const busy = await control.ask<Placements>('placements');
     if (counts) {
       for (const value of quiet.rounds) note(times, `a round, ${TOGETHER} creates together`, value);
-      for (const value of quiet.locked)
-        note(times, `others wait for it, ${TOGETHER} creates together`, value);
+      for (const value of quiet.held) note(times, `others wait for it, ${TOGETHER} creates together`, value);
       for (const value of busy.rounds) note(times, 'a round, creates as fast as they are answered', value);
-      for (const value of busy.locked)
+      for (const value of busy.held)
         note(times, 'others wait for it, creates as fast as they are answered', value);
       for (const value of latencies) note(times, 'POST /vms/:id/start meanwhile', value);
       note(requests, 'creates placed', ((await countPlaced(database)) - before) / took);
