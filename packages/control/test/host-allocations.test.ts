@@ -5,13 +5,12 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import { LOCKS, RELEAP_LOCK_SPACE, type Database } from '@releap/database';
+import type { Database } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { FACTS, quiet, until } from '@releap/testing/world';
+import { quiet } from '@releap/testing/world';
 import * as fc from 'fast-check';
 import { pino } from 'pino';
-import { beginDrain } from '../src/compute/hosts/drain.ts';
 import { createLifecycle, type Lifecycle } from '../src/compute/sandboxes/lifecycle.ts';
 import type { Change } from '../src/compute/sandboxes/transition-sql.ts';
 import {
@@ -23,10 +22,7 @@ import {
 import type { Overcommit } from '../src/compute/scheduler/overcommit.ts';
 import { allocate } from '../src/compute/scheduler/allocate.ts';
 import { readAllHosts, readHosts } from '../src/compute/scheduler/hosts.ts';
-import { HostChangedError, place, type Placed } from '../src/compute/scheduler/place.ts';
-import type { Need } from '../src/compute/scheduler/placement.ts';
 import { repairAllocations } from '../src/compute/scheduler/repair-allocations.ts';
-import { restart } from '../src/compute/scheduler/restart.ts';
 import { createSnapshots, type Snapshots } from '../src/compute/snapshots/snapshots.ts';
 import { SNAPSHOT_MACHINE, type SnapshotEvent } from '../src/compute/snapshots/transitions.ts';
 
@@ -249,124 +245,5 @@ describe('the allocations of a host', () => {
     await checkRows();
     await repairAllocations({ database, log });
     assert.equal(lines.length, 1);
-  });
-});
-
-describe('a placement', () => {
-  const overcommit = { cpu: 8, mem: 4, disk: 4, tier: 'spot' } as const;
-  const need: Need = {
-    region: REGION,
-    arch: 'amd64',
-    requiredRunnerId: null,
-    cpu: 1,
-    mem_mib: 1,
-    disk_mib: 1,
-    gpus: 0,
-    overcommitted: false,
-  };
-  // biome-ignore format: one sandbox
-  const dedicated: Sizes = { mode: 'dedicated', spot: false, cpu: 1, mem_mib: 1, scratch_mib: 1, docker_data_mib: null, gpu_host: 0, persistent: true };
-  const CORES = 2;
-
-  async function world(
-    count: number,
-  ): Promise<{ runnerId: string; ids: string[]; place: (ids: string[]) => Promise<Placed> }> {
-    const runnerId = await newRunner(database);
-    await database.pool.query('update runners set ready = true, facts = $2 where id = $1', [
-      runnerId,
-      { ...FACTS, cores: CORES },
-    ]);
-    const fleet = new Fleet();
-    for (let n = 0; n < count; n++) await fleet.sandbox(dedicated, null);
-    const options = {
-      database,
-      lifecycle,
-      artifacts: { placed: () => Promise.reject(new Error('nothing is fetched')) },
-      limits: { overcommit },
-    };
-    return {
-      runnerId,
-      ids: fleet.sandboxes,
-      place: (ids) =>
-        place(
-          options,
-          ids.map((id) => ({ id, runnerId, need, hasArtifact: false })),
-        ),
-    };
-  }
-  const placedOn = async (runnerId: string): Promise<number> =>
-    (await database.pool.query('select 1 from sandboxes where held and runner_id = $1', [runnerId])).rows
-      .length;
-
-  it('of several servers at the same time gives a host what it has, and no more', async () => {
-    const { runnerId, ids, place: put } = await world(6);
-    const outcomes = await Promise.allSettled(ids.map((id) => put([id])));
-    const refused = outcomes.flatMap((one) => (one.status === 'rejected' ? [one.reason as unknown] : []));
-    assert.equal(refused.length, 6 - CORES);
-    for (const reason of refused) assert.ok(reason instanceof HostChangedError, String(reason));
-    assert.equal(await placedOn(runnerId), CORES);
-    await checkRows();
-  });
-
-  it('is all or nothing, and leaves a sandbox alone that another server has placed', async () => {
-    const { runnerId, ids, place: put } = await world(4);
-    await assert.rejects(put(ids.slice(0, 3)), HostChangedError);
-    assert.equal(await placedOn(runnerId), 0);
-    const [first = '', second = ''] = ids;
-    assert.equal((await put([first])).rows.length, 1);
-    assert.deepEqual(
-      (await put([first, second])).rows.map(({ id }) => id),
-      [second],
-    );
-  });
-
-  it('sees a drain, and a drain sees it', async () => {
-    const { runnerId, ids, place: put } = await world(2);
-    const [first = '', second = ''] = ids;
-    const drain = (): Promise<unknown> => beginDrain({ database, lifecycle }, runnerId, true);
-    // Until its commit, a drain waits for it.
-    let drained: Promise<unknown> | undefined;
-    await allocate(database, async (client) => {
-      await lifecycle.applyWithin(client, 'place', [{ id: first, place_on: runnerId }]);
-      drained = drain();
-      const waits = `select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%for no key update%'`;
-      await until(async () => (await database.pool.query(waits)).rowCount === 1);
-    });
-    await drained;
-    await lifecycle.apply('observe:running', [{ id: first }]);
-    await assert.rejects(put([second]), HostChangedError);
-  });
-
-  it('does not wait for one on another host, and neither does a start there', async () => {
-    const [one, other] = [await world(2), await world(2)];
-    const [a = ''] = one.ids;
-    const [b = '', c = ''] = other.ids;
-    await other.place([c]);
-    await lifecycle.apply('observe:running', [{ id: c, manifest_name: 'sha256:1' }]);
-    await lifecycle.apply('stop', [{ id: c }]);
-    await lifecycle.apply('observe:stopped', [{ id: c }]);
-    await allocate(database, async (client) => {
-      await lifecycle.applyWithin(client, 'place', [{ id: a, place_on: one.runnerId }]);
-      assert.equal((await other.place([b])).rows.length, 1);
-      const context = { database, lifecycle, limits: { overcommit } };
-      const started = await restart(context, 'start', { id: c });
-      assert.ok(started !== undefined && 'moved' in started, JSON.stringify(started));
-    });
-  });
-
-  it('waits for a server of the release before, which allocates under one lock and adds up the sandboxes', async () => {
-    const { runnerId, ids, place: put } = await world(CORES + 1);
-    const [first = '', ...others] = ids;
-    let placed: Promise<Placed> | undefined;
-    await database.transaction(async (client) => {
-      await client.query('select pg_advisory_xact_lock($1, $2)', [RELEAP_LOCK_SPACE, LOCKS.schedule]);
-      placed = put(others);
-      placed.catch(() => undefined);
-      const waits = `select 1 from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())`;
-      await until(async () => (await database.pool.query(waits)).rowCount === 1);
-      await lifecycle.applyWithin(client, 'place', [{ id: first, place_on: runnerId }]);
-    });
-    await assert.rejects(placed ?? Promise.resolve(), HostChangedError);
-    assert.equal(await placedOn(runnerId), 1);
   });
 });

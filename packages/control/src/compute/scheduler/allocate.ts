@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { LOCKS, RELEAP_LOCK_SPACE, type Database } from '@releap/database';
+import { LOCKS, RELEAP_LOCK_SPACE, type Database, type Queryable } from '@releap/database';
 import type { PoolClient } from 'pg';
 
 /** Longest wait for one row, in milliseconds: rows of hosts that the transaction has locked make others wait. */
@@ -23,18 +23,26 @@ const LOCKED = ['55P03', '40P01'];
  * rest of it short. When another transaction has locked a row for long, this one is rolled back and `work` is called again a moment later.
  * @throws 55P03 (lock not available) when a row stays locked for ten seconds
  */
-export async function allocate<T>(database: Database, work: (client: PoolClient) => Promise<T>): Promise<T> {
+export function allocate<T>(database: Database, work: (client: PoolClient) => Promise<T>): Promise<T> {
+  return retryingLocked(() => database.transaction(work, BEGIN));
+}
+
+/** The same with statements that are sent at once (`Database.batch`): others wait for it while PostgreSQL works, and never for this process. */
+export function allocateInBatch<T extends readonly Promise<unknown>[]>(
+  database: Database,
+  work: (on: Queryable) => readonly [...T],
+): Promise<{ -readonly [K in keyof T]: Awaited<T[K]> }> {
+  return retryingLocked(() => database.batch(work, BEGIN));
+}
+
+async function retryingLocked<T>(run: () => Promise<T>): Promise<T> {
   const until = performance.now() + PATIENCE_MS;
   for (let pause = PAUSE_MS.first; ; pause = Math.min(PAUSE_MS.most, pause * 2)) {
-    let begun = false;
     try {
-      return await database.transaction(async (client) => {
-        begun = true;
-        return work(client);
-      }, BEGIN);
+      return await run();
     } catch (error) {
       const isLocked = LOCKED.includes((error as { code?: string }).code ?? '');
-      if (!begun || !isLocked || performance.now() >= until) throw error;
+      if (!isLocked || performance.now() >= until) throw error;
     }
     await sleep(pause * (0.5 + Math.random()));
   }

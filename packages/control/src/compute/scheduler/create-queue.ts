@@ -3,7 +3,7 @@ import { queryAll, statement, type Database } from '@releap/database';
 
 const PENDING = statement<{ id: string; org_id: string }>(
   'schedule-pending-ids',
-  `select s.id, p.org_id from sandboxes s join projects p on p.id = s.project_id
+  `select s.id, (select p.org_id from projects p where p.id = s.project_id) as org_id from sandboxes s
     where s.status = 'pending' order by s.created_at limit $1`,
 );
 

@@ -104,7 +104,7 @@ export function free(host: Host): Resources {
 }
 
 /** Sums of eighths are exact in floating point; this is for other fractions. */
-const EPSILON = 1e-6;
+export const EPSILON = 1e-6;
 
 export function fits(asked: Resources, available: Resources): boolean {
   return (

@@ -41,15 +41,21 @@ type PendingRow = NeedRow & {
   reserved_runner_id: string | null;
 };
 
-/** Non-spot first: capacity of evicted spot sandboxes must not go to other spot sandboxes. Then organizations take turns (`Turns`). */
+/**
+ * The whole queue, and none while no host is ready. Non-spot first: capacity of evicted spot sandboxes must not go to other spot
+ * sandboxes. Then organizations take turns (`Turns`). Without parameters it is planned once, which takes longer than to run it; with
+ * `offset 0` PostgreSQL looks up the projects of the queue, and never reads all that there are.
+ */
 const PENDING = statement<PendingRow>(
   'schedule-pending',
   `select s.id, ${NEED}, p.org_id,
           row_number() over (partition by s.spot, p.org_id order by s.created_at)::integer as turn, extract(epoch from now() - s.created_at)::double precision * 1000 as waited_ms,
           v.runner_id as reserved_runner_id
-     from ${NEED_OF} join projects p on p.id = s.project_id left join scheduler_reservations v on v.sandbox_id = s.id
+     from ${NEED_OF} cross join lateral (select org_id from projects where id = s.project_id offset 0) p
+     left join scheduler_reservations v on v.sandbox_id = s.id
     where s.status = 'pending'
-    order by s.spot, turn, s.created_at limit $1`,
+      and exists (select 1 from runners where forgotten_at is null and status = 'online' and ready and draining_since is null)
+    order by s.spot, turn, s.created_at`,
 );
 /** A region's row stays until it is replaced; it is valid only while its sandbox is pending. */
 const RESERVE = statement(
@@ -63,8 +69,6 @@ const STILL_PENDING = statement<{ id: string }>(
   'schedule-still-pending',
   `select id from sandboxes where id = any($1::uuid[]) and status = 'pending' for no key update skip locked`,
 );
-/** Most sandboxes per round, unless the queue is larger. */
-const ROUND = 1_000;
 /** Most sandboxes that one transaction places: it makes starts on their hosts wait until its commit. */
 const TRANSACTION = 50;
 /** Rounds that follow at once because a host had changed. The periodic task starts the next one. */
@@ -93,15 +97,16 @@ export function createScheduler(options: SchedulerOptions): Scheduler {
   /** @returns whether a host had changed, so that sandboxes that fit elsewhere are still pending */
   async function round(): Promise<boolean> {
     // Two servers that read, choose and write at the same time do no harm: `place` writes what is still right.
-    const hosts = await readHosts(database.pool, overcommit);
+    const [hosts, queued] = await database.batch((on) => [
+      readHosts(on, overcommit),
+      // All of it: later requests may fit where the first ones do not.
+      queryAll(on, PENDING),
+    ]);
     if (!hosts.some((host) => host.ready && !host.draining)) {
       noCapacityUntil = performance.now() + NO_CAPACITY_MS;
       return false;
     }
-    // The whole queue: later requests may fit where the first ones do not.
-    const pending = turns.order(
-      await queryAll(database.pool, PENDING, [Math.max(ROUND, limits.createQueue)]),
-    );
+    const pending = turns.order(queued);
     if (pending.length === 0) return false;
     const rows = new Map(pending.map((row) => [row.id, row]));
     const requests = pending.map((row) => toRequest(row, overcommit));
