@@ -2,10 +2,10 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
+import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
-import type { TreeNode } from '../layer-tree.ts';
-import type { LayerSource } from '../oci-flatten.ts';
-import { TAR_END, tarHeader, tarPadding } from '../tar-write.ts';
+import { type Header, pack } from 'tar-stream';
+import type { LayerSource } from '../unpack-layer.ts';
 
 export type LayerItem =
   | { path: string; directory: true; mode?: number }
@@ -14,13 +14,13 @@ export type LayerItem =
 
 /** Writes `items`, in order and owned by root, as a layer to `file`. The same items always give the same bytes. */
 export async function composeLayer(file: string, items: readonly LayerItem[]): Promise<LayerSource> {
-  const blocks: Buffer[] = [];
+  const archive = pack();
   for (const item of items) {
-    const content = 'content' in item ? Buffer.from(item.content) : Buffer.alloc(0);
-    blocks.push(tarHeader(item.path, nodeOf(item, content.length)), content, tarPadding(content.length));
+    const content = 'content' in item ? item.content : '';
+    archive.entry({ name: item.path, mtime: new Date(0), uid: 0, gid: 0, ...kindOf(item) }, content);
   }
-  blocks.push(TAR_END);
-  await writeFile(file, Buffer.concat(blocks), { mode: 0o600 });
+  archive.finalize();
+  await writeFile(file, await buffer(archive), { mode: 0o600 });
   return await layerOf(file);
 }
 
@@ -38,21 +38,8 @@ export async function layerOf(file: string, signal?: AbortSignal): Promise<Layer
   return { path: file, digest, diffId: digest };
 }
 
-function nodeOf(item: LayerItem, size: number): TreeNode {
-  const type = 'symlink' in item ? 'symlink' : 'directory' in item ? 'directory' : 'file';
-  const mode = 'symlink' in item ? 0o777 : (item.mode ?? (type === 'directory' ? 0o755 : 0o644));
-  return {
-    type,
-    mode,
-    uid: 0,
-    gid: 0,
-    mtime: 0,
-    size,
-    extents: [],
-    layer: 0,
-    link: 'symlink' in item ? item.symlink : '',
-    devMajor: 0,
-    devMinor: 0,
-    names: 1,
-  };
+function kindOf(item: LayerItem): Partial<Header> {
+  if ('symlink' in item) return { type: 'symlink', mode: 0o777, linkname: item.symlink };
+  if ('directory' in item) return { type: 'directory', mode: item.mode ?? 0o755 };
+  return { type: 'file', mode: item.mode ?? 0o644 };
 }
