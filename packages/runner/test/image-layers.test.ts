@@ -7,10 +7,8 @@ import * as fc from 'fast-check';
 import { type Item, sha256, tarOf, temporaryFolder } from '@releap/testing/oci';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { ImageError } from '../src/image/image-error.ts';
-import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
-import { mergeLayers } from '../src/image/oci-flatten.ts';
 import { writeRootImage } from '../src/image/root-image.ts';
-import { dir, file, link, listing, mergeTars, symlink } from './support/image-layers.ts';
+import { dir, file, link, listing, mergeLayers, mergeTars, symlink } from './support/image-layers.ts';
 
 async function merge(...layers: Item[][]): Promise<Record<string, string>> {
   await using dir = await temporaryFolder();
@@ -173,9 +171,9 @@ test('a bomb is stopped while it is unpacked', async () => {
   for (const packed of [gzipSync(Buffer.alloc(8 << 20)), zstdCompressSync(Buffer.alloc(8 << 20))]) {
     const blob = path.join(work.path, 'bomb');
     await writeFile(blob, packed);
-    const limits = { ...DEFAULT_IMAGE_LIMITS, uncompressedBytes: 1 << 20 };
+    const limits = { uncompressedBytes: 1 << 20 };
     await assert.rejects(
-      mergeLayers([{ path: blob, digest: 'sha256:x', diffId: 'sha256:x' }], { workDir: work.path, limits }),
+      mergeLayers(work.path, [{ path: blob, digest: 'sha256:x', diffId: 'sha256:x' }], limits),
       (error: ImageError) => error.code === 'too-large',
     );
   }
@@ -185,19 +183,21 @@ test('a layer that does not match the configuration, or is no archive, is report
   await using work = await temporaryFolder();
   const blob = path.join(work.path, 'blob');
   const tar = await tarOf([file('a')]);
-  const options = { workDir: work.path, limits: DEFAULT_IMAGE_LIMITS };
   await writeFile(blob, gzipSync(tar));
-  await assert.rejects(mergeLayers([{ path: blob, digest: 'sha256:b', diffId: sha256('other') }], options), {
-    code: 'lying-registry',
-    message: /layer sha256:b unpacks to sha256:\w+, but/,
-  });
+  await assert.rejects(
+    mergeLayers(work.path, [{ path: blob, digest: 'sha256:b', diffId: sha256('other') }]),
+    {
+      code: 'lying-registry',
+      message: /layer sha256:b unpacks to sha256:\w+, but/,
+    },
+  );
   await writeFile(blob, gzipSync(tar).subarray(0, 40));
-  await assert.rejects(mergeLayers([{ path: blob, digest: 'sha256:b', diffId: sha256(tar) }], options), {
+  await assert.rejects(mergeLayers(work.path, [{ path: blob, digest: 'sha256:b', diffId: sha256(tar) }]), {
     code: 'invalid-image',
   });
   const half = tar.subarray(0, 512);
   await writeFile(blob, half);
-  await assert.rejects(mergeLayers([{ path: blob, digest: 'sha256:b', diffId: sha256(half) }], options), {
+  await assert.rejects(mergeLayers(work.path, [{ path: blob, digest: 'sha256:b', diffId: sha256(half) }]), {
     code: 'invalid-image',
     message: /damaged at byte 0: it ends in the middle of an entry/,
   });

@@ -22,7 +22,7 @@ import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { ImageStore } from '../src/image/image-store.ts';
 import { makeJail } from '../src/image/jail-folder.ts';
 import { makeRootImage } from '../src/image/make-root-image.ts';
-import type { LayerSource } from '../src/image/oci-flatten.ts';
+import type { LayerSource } from '../src/image/unpack-layer.ts';
 import { IMAGE_UID } from '../src/image/unprivileged.ts';
 import { UnprivilegedProcess } from '../src/image/unprivileged-process.ts';
 import type { JailFindings } from './support/jail-probe.ts';

@@ -6,10 +6,8 @@ import path from 'node:path';
 import { test } from 'node:test';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
 import { type Item, run, sha256, tarOf, temporaryFolder, writeOciLayout } from '@releap/testing/oci';
-import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
-import { mergeLayers } from '../src/image/oci-flatten.ts';
 import { writeRootImage } from '../src/image/root-image.ts';
-import { describeFolder, dir, file, link, mergeTars, symlink } from './support/image-layers.ts';
+import { describeFolder, dir, file, link, mergeLayers, mergeTars, symlink } from './support/image-layers.ts';
 
 test('the root image is what umoci unpacks from the same layers', async () => {
   await using work = await temporaryFolder();
@@ -80,10 +78,9 @@ test('the same layers give the same image, byte for byte, however they are packe
     const blob = path.join(work.path, `blob-${index}`);
     await writeFile(blob, packed);
     const target = path.join(work.path, `image-${index}`);
-    using merged = await mergeLayers([{ path: blob, digest: sha256(packed), diffId: sha256(tar) }], {
-      workDir: work.path,
-      limits: DEFAULT_IMAGE_LIMITS,
-    });
+    using merged = await mergeLayers(work.path, [
+      { path: blob, digest: sha256(packed), diffId: sha256(tar) },
+    ]);
     await writeRootImage(merged, target);
     images.push(sha256(await readFile(target)));
   }

@@ -7,7 +7,7 @@ import type { DockerfileRoot, ImageReference } from '@releap/contract';
 import { BUILD_DISK } from '../image/builtin/builder.ts';
 import { ImageError } from '../image/image-error.ts';
 import type { FetchedImage, ImageStore } from '../image/image-store.ts';
-import type { LayerSource } from '../image/oci-flatten.ts';
+import type { LayerSource } from '../image/unpack-layer.ts';
 import { buildFailed, isOutOfDisk } from './build-error.ts';
 import { BASE_IMAGES_MAX } from './build-limits.ts';
 import type { BuildVm, CommandResult } from './build-vm.ts';

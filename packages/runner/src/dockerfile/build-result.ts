@@ -8,7 +8,7 @@ import { ImageError } from '../image/image-error.ts';
 import type { ImageLimits } from '../image/image-limits.ts';
 import { checkConfig, checkManifest, parseManifest } from '../image/manifest.ts';
 import type { Descriptor } from '../image/manifest.ts';
-import type { LayerSource } from '../image/oci-flatten.ts';
+import type { LayerSource } from '../image/unpack-layer.ts';
 import { RESULT_FOLDER } from './build-commands.ts';
 import type { BuildVm } from './build-vm.ts';
 

@@ -21,7 +21,7 @@ import {
   takeOutRoot,
 } from './make-root-image.ts';
 import type { MadeRootImage } from './make-root-image.ts';
-import type { LayerSource } from './oci-flatten.ts';
+import type { LayerSource } from './unpack-layer.ts';
 import type { CheckedConfig, Descriptor } from './manifest.ts';
 import type { AddressPolicy } from './registry/address-policy.ts';
 import { fetchLayers } from './registry/fetch-layers.ts';

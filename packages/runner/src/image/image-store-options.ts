@@ -3,7 +3,7 @@ import type { Logger } from 'pino';
 import type { BuildDockerfile, DockerfileOptions } from './dockerfile-images.ts';
 import type { ImageProgress } from './image-builder.ts';
 import type { ImageLimits } from './image-limits.ts';
-import type { LayerSource } from './oci-flatten.ts';
+import type { LayerSource } from './unpack-layer.ts';
 
 export interface ImageStoreOptions {
   /** The cache folder; everything of ours lies in `images/` below it. */

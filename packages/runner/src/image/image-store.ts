@@ -23,8 +23,7 @@ import { ImageLeases, type ImageLease } from './image-leases.ts';
 import { type PullAccess, pullAccess, type PullCredential } from './pull-access.ts';
 import { PullQueue } from './pull-queue.ts';
 import { AddressPolicy } from './registry/address-policy.ts';
-import type { RegistryCredential } from './registry/registry-client.ts';
-import { RegistryLogin, type StoredCredential } from './registry/registry-login.ts';
+import { RegistryLogin } from './registry/registry-login.ts';
 import { placeImage } from './place-image.ts';
 import { SingleFlight } from './single-flight.ts';
 import { addWholeImage } from './whole-image.ts';
@@ -162,11 +161,6 @@ export class ImageStore {
   ): PullAccess {
     const by = { logins: this.#logins, policy: this.#policy };
     return pullAccess(by, reference, credential, projectId);
-  }
-
-  /** What a registry takes for a project's credential. @throws ImageError */
-  async registryLogin(credential: StoredCredential, signal?: AbortSignal): Promise<RegistryCredential> {
-    return await this.#logins.of(credential, signal);
   }
 
   /**

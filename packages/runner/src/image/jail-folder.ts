@@ -1,6 +1,6 @@
 /** The working directory of the image processes: what they read is put in, and what they made is taken out. */
 import { constants } from 'node:fs';
-import { chmod, chown, copyFile, link, mkdir, open, rename } from 'node:fs/promises';
+import { chmod, chown, link, mkdir, open, rename } from 'node:fs/promises';
 import path from 'node:path';
 import { ImageError } from './image-error.ts';
 import { IMAGE_UID } from './unprivileged.ts';
@@ -13,17 +13,10 @@ export async function makeJail(work: string): Promise<string> {
   return jail;
 }
 
-/** Puts a file of ours in, which the processes can only read. */
+/** Puts a file of ours in, which the processes can only read. It lies on the same file system, as all of the cache does. */
 export async function putIn(jail: string, name: string, file: string): Promise<void> {
-  const target = path.join(jail, name);
   await chmod(file, 0o444);
-  try {
-    await link(file, target);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'EXDEV') throw error;
-    await copyFile(file, target, constants.COPYFILE_EXCL | constants.COPYFILE_FICLONE);
-    await chmod(target, 0o444);
-  }
+  await link(file, path.join(jail, name));
 }
 
 /**

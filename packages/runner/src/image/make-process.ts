@@ -52,7 +52,7 @@ class Maker {
     send({ type: 'unpacked' });
     await this.#merge.promise;
     let last = 0;
-    using merged = await mergeUnpacked(layers, limits, undefined, (index, entries) => {
+    using merged = await mergeUnpacked(layers, limits, (index, entries) => {
       const { file = '', verified = false } = this.#job.layers[index] ?? {};
       // A pull keeps the archives that it has brought, and their indices with them.
       if (stackable && !verified) writeIndex(indexOf(file), entries);

@@ -3,8 +3,9 @@ import { ImageError, show } from './image-error.ts';
 import type { ImageErrorCode } from './image-error.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { makeJail, putIn, takeOut } from './jail-folder.ts';
-import { checkCount, type LayerSource } from './oci-flatten.ts';
+import { checkCount } from './oci-flatten.ts';
 import { ProcessError } from '../process/index.ts';
+import type { LayerSource } from './unpack-layer.ts';
 import { UnprivilegedProcess } from './unprivileged-process.ts';
 
 /** What `make-process.ts` is told first. Paths are relative to its working directory. */

@@ -2,29 +2,19 @@
  * From a stack of unpacked layers to one merged tree: `LayerTree` applies the layers' headers in memory, bodies stay in the
  * archives. The result is measured before anything is written.
  */
-import path from 'node:path';
-import { ImageError, toImageError } from './image-error.ts';
+import { ImageError } from './image-error.ts';
 import type { ImageLimits } from './image-limits.ts';
 import { LayerTree } from './layer-tree.ts';
 import type { TreeNode } from './layer-tree.ts';
 import { layerReader, type ReadLayer } from './squashfs/write-squashfs.ts';
 import { readEntries } from './layer-entries.ts';
 import { readTar, type TarEntry } from './tar-read.ts';
-import { type LayerSource, type UnpackedLayer, unpackLayer } from './unpack-layer.ts';
+import type { UnpackedLayer } from './unpack-layer.ts';
 
-export type { LayerSource } from './unpack-layer.ts';
-
-export type MergeLimits = Pick<
+type MergeLimits = Pick<
   ImageLimits,
   'layers' | 'uncompressedBytes' | 'entries' | 'pathBytes' | 'nameBytes' | 'metadataBytes' | 'fileBytes'
 >;
-
-export interface MergeOptions {
-  /** Where unpacked layers go; the caller removes it. */
-  workDir: string;
-  limits: MergeLimits;
-  signal?: AbortSignal | undefined;
-}
 
 /** A merged tree with its bodies. Dispose of it to close the layers. */
 export interface MergedImage extends Disposable {
@@ -38,26 +28,6 @@ export interface MergedImage extends Disposable {
 
 /** Most different owners and groups that a squashfs image can hold. */
 const IDS_MAX = 65_535;
-
-/** Unpacks and merges layers. @throws ImageError */
-export async function mergeLayers(
-  layers: readonly LayerSource[],
-  options: MergeOptions,
-): Promise<MergedImage> {
-  const { limits, workDir, signal } = options;
-  checkCount(layers.length, limits);
-  const unpacked: UnpackedLayer[] = [];
-  try {
-    const budget = { left: limits.uncompressedBytes, total: limits.uncompressedBytes };
-    for (const [index, layer] of layers.entries()) {
-      unpacked.push(await unpackLayer(layer, path.join(workDir, `layer-${index}.tar`), budget, signal));
-    }
-    return await mergeUnpacked(unpacked, limits, signal);
-  } catch (error) {
-    for (const layer of unpacked) layer[Symbol.dispose]();
-    throw toImageError(error, 'merging the layers');
-  }
-}
 
 /** @throws ImageError `too-large` */
 export function checkCount(layers: number, limits: Pick<MergeLimits, 'layers'>): void {
@@ -74,7 +44,6 @@ export function checkCount(layers: number, limits: Pick<MergeLimits, 'layers'>):
 export async function mergeUnpacked(
   layers: readonly UnpackedLayer[],
   limits: MergeLimits,
-  signal?: AbortSignal,
   onEntries?: (index: number, entries: readonly TarEntry[]) => void,
 ): Promise<MergedImage> {
   const tree = new LayerTree(limits);
@@ -90,7 +59,6 @@ export async function mergeUnpacked(
     }
     // What ends this process gets its turn between the layers.
     await new Promise((resolve) => setImmediate(resolve));
-    signal?.throwIfAborted();
   }
   return {
     root: tree.root,

@@ -44,7 +44,6 @@ export async function unpackLayer(
   layer: LayerSource,
   target: string,
   budget: UnpackBudget,
-  signal?: AbortSignal,
 ): Promise<UnpackedLayer> {
   if (layer.verified) {
     const opened = openLayer(layer.path);
@@ -66,15 +65,14 @@ export async function unpackLayer(
     },
   });
   const source = createReadStream(layer.path, { highWaterMark: CHUNK });
-  const options = signal === undefined ? {} : { signal };
   try {
     if (packing === 'none') {
-      await pipeline(source, meter, discard, options);
+      await pipeline(source, meter, discard);
     } else {
       const unpack =
         packing === 'gzip' ? createGunzip({ chunkSize: CHUNK }) : createZstdDecompress({ chunkSize: CHUNK });
       const sink = createWriteStream(target, { mode: 0o600, highWaterMark: 4 * CHUNK });
-      await pipeline(source, unpack, meter, sink, options);
+      await pipeline(source, unpack, meter, sink);
     }
   } catch (error) {
     await rm(target, { force: true });

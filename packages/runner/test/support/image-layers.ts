@@ -6,8 +6,8 @@ import { type Item, sha256 } from '@releap/testing/oci';
 import { DEFAULT_IMAGE_LIMITS } from '../../src/image/image-limits.ts';
 import type { ImageLimits } from '../../src/image/image-limits.ts';
 import type { TreeNode } from '../../src/image/layer-tree.ts';
-import { mergeLayers } from '../../src/image/oci-flatten.ts';
-import type { LayerSource, MergedImage } from '../../src/image/oci-flatten.ts';
+import { checkCount, type MergedImage, mergeUnpacked } from '../../src/image/oci-flatten.ts';
+import { type LayerSource, type UnpackedLayer, unpackLayer } from '../../src/image/unpack-layer.ts';
 
 export const dir = (name: string, mode = 0o755): Item => ({ name, type: 'directory', mode });
 export const file = (name: string, content = name): Item => ({ name, content });
@@ -26,7 +26,27 @@ export async function mergeTars(
     await writeFile(file, tar);
     layers.push({ path: file, digest: sha256(tar), diffId: sha256(tar) });
   }
-  return await mergeLayers(layers, { workDir: dir, limits: { ...DEFAULT_IMAGE_LIMITS, ...limits } });
+  return await mergeLayers(dir, layers, limits);
+}
+
+/** Unpacks layers into a folder, bottom first, and merges them. */
+export async function mergeLayers(
+  dir: string,
+  layers: readonly LayerSource[],
+  limits: Partial<ImageLimits> = {},
+): Promise<MergedImage> {
+  const all = { ...DEFAULT_IMAGE_LIMITS, ...limits };
+  checkCount(layers.length, all);
+  const budget = { left: all.uncompressedBytes, total: all.uncompressedBytes };
+  const unpacked: UnpackedLayer[] = [];
+  try {
+    for (const [index, layer] of layers.entries())
+      unpacked.push(await unpackLayer(layer, path.join(dir, `layer-${index}.tar`), budget));
+    return await mergeUnpacked(unpacked, all);
+  } catch (error) {
+    for (const layer of unpacked) layer[Symbol.dispose]();
+    throw error;
+  }
 }
 
 /** What a folder holds, in a form that can be compared: hard links as groups, content as text. */

@@ -1,5 +1,5 @@
 import type { ImageConfig } from '../image-config.ts';
-import type { LayerSource } from '../oci-flatten.ts';
+import type { LayerSource } from '../unpack-layer.ts';
 
 export interface BuiltinContext {
   /** An empty folder of our own; the caller removes it. */

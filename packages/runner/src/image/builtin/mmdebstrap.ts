@@ -3,7 +3,7 @@ import { open } from 'node:fs/promises';
 import path from 'node:path';
 import { ImageError, show } from '../image-error.ts';
 import { runTool, toolEnv } from '../image-tool.ts';
-import type { LayerSource } from '../oci-flatten.ts';
+import type { LayerSource } from '../unpack-layer.ts';
 import type { BuiltinContext } from './builtin-image.ts';
 import { layerOf } from './compose-layer.ts';
 

@@ -50,11 +50,6 @@ export class MetadataTable {
     }
   }
 
-  /** Bytes of the table as stored. */
-  get storedLength(): number {
-    return this.length + 2 * Math.ceil(this.length / METADATA_BLOCK);
-  }
-
   /** Where the table's blocks begin in a file that has it at `start`: the index that some tables are found by. */
   index(start: number): Buffer {
     const count = Math.ceil(this.length / METADATA_BLOCK);
