@@ -61,8 +61,8 @@ export async function freezes(context: Context): Promise<SuiteResult> {
   return {
     title: 'Fork: how long the source is paused, by memory written to',
     goal:
-      'As above, with sources that have written to more and less of their memory. From 256 MiB on it is copied before they ' +
-      'are paused, where the kernel tracks writes (Linux 6.7); else its page tables are copied while they are paused. ' +
+      'As above, with sources that have written to more and less of their memory. It is copied before they are paused, and ' +
+      'what they write meanwhile while they are. ' +
       `At most ${FREEZE_GOAL_MS} ms at p95 with ${GOAL_MIB} MiB.`,
     unit: 'ms',
     rows: summaryRows(all),

@@ -2,8 +2,8 @@
 // talks in lines over its standard streams or only runs to its end; none of them listens on anything.
 //
 //	hostd serve                         makes and removes network slots, as requests on standard input say (netlink(7))
-//	hostd cow-clone PID ADDRESS BYTES   copy-on-write clones of a VMM's memory (ptrace(2), fork)
 //	hostd precopy PID ADDRESS BYTES TARGET   copies a VMM's memory while it runs (userfaultfd(2), PAGEMAP_SCAN)
+//	hostd apply SOURCE PID ADDRESS BYTES   writes what a sparse file holds into a VMM's memory (/proc/PID/mem)
 //	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
 //	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
 //	hostd compact SOURCE TARGET         the same without pages that are zero
@@ -21,16 +21,16 @@ import (
 	"os"
 
 	"releap/host/internal/clock"
-	"releap/host/internal/cowclone"
 	"releap/host/internal/jail"
 	"releap/host/internal/listen"
 	"releap/host/internal/memory"
+	"releap/host/internal/precopy"
 	"releap/host/internal/serve"
 )
 
 var commands = map[string]func(args []string) error{
-	"cow-clone":          cowclone.Serve,
-	"precopy":            cowclone.Precopy,
+	"precopy":            precopy.Precopy,
+	"apply":              memory.Apply,
 	"memfd":              memory.Serve,
 	"copy":               memory.Copy,
 	"compact":            memory.Compact,
@@ -45,7 +45,7 @@ var commands = map[string]func(args []string) error{
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd cow-clone|precopy|memfd|copy|compact|jail|share|probe-volumes|clock|listen-transparent|serve ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd precopy|apply|memfd|copy|compact|jail|share|probe-volumes|clock|listen-transparent|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -113,9 +112,6 @@ func Exec(args []string) error {
 	if err := dropPrivileges(kept); err != nil {
 		return err
 	}
-	// A VMM has no children of its own, but its copy-on-write clones are born as such and it waits for none of them: where
-	// SIGCHLD is ignored, which execve(2) keeps, the kernel reaps them.
-	signal.Ignore(unix.SIGCHLD)
 	environment := os.Environ()
 	if err := append(append(taps, sockets...), connections...).place(); err != nil {
 		return err

@@ -61,10 +61,10 @@ describe('sealed memory', () => {
     await file.close();
     const { memory, seal } = await SealedMemory.begin(64 * page);
     await using _memory = memory;
-    await seal(path, async (target) => {
-      for (const at of [0, 8, 20, 21, 47, 63])
-        await target.write(Buffer.alloc(page, 'w'), 0, page, at * page);
-    });
+    const target = await open(`/proc/self/fd/${memory.fd}`, 'r+');
+    for (const at of [0, 8, 20, 21, 47, 63]) await target.write(Buffer.alloc(page, 'w'), 0, page, at * page);
+    await target.close();
+    await seal(path);
     const again = await open(`/proc/self/fd/${memory.fd}`, 'r');
     const content = await again.readFile('latin1');
     await again.close();

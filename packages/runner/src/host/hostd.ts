@@ -19,7 +19,7 @@ export class HostdProcess implements AsyncDisposable {
   #hasEnded = false;
   #wake = Promise.withResolvers<void>();
 
-  constructor(command: 'cow-clone' | 'precopy' | 'memfd', args: string[]) {
+  constructor(command: 'precopy' | 'memfd', args: string[]) {
     this.#child = spawn(HOSTD, [command, ...args], { stdio: ['pipe', 'pipe', 'pipe'], env: {} });
     const end = (error?: Error): void => {
       this.#stderr ||= error?.message ?? '';

@@ -17,13 +17,10 @@ import { isChildOf } from '../disk/lineage.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
-import { CowClone } from '../memory/cow-clone.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
-import { BACKGROUND_NICENESS } from '../memory/page-copier.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
-import type { PageCopiers } from '../memory/page-copier.ts';
-import { writtenMemory } from '../memory/available-memory.ts';
+import { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
@@ -79,11 +76,12 @@ export interface CapturesOptions {
   snapshots: SnapshotFolders;
   platform: Platform;
   localCopies: LocalCopies;
-  copiers: PageCopiers;
   memoryBudget: MemoryBudget;
-  allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
 }
+
+/** Of copies that must not slow down running guests. On a busy machine they take several times as long. */
+const BACKGROUND_NICENESS = 10;
 
 /** Captures running and paused sandboxes, as forks and as snapshots. */
 export class Captures {
@@ -92,7 +90,7 @@ export class Captures {
 
   constructor(options: CapturesOptions) {
     this.#options = options;
-    this.#bases = new ForkMemoryCache(options.copiers, options.memoryBudget, options.log);
+    this.#bases = new ForkMemoryCache(options.memoryBudget);
   }
 
   /**
@@ -113,31 +111,24 @@ export class Captures {
     const preparing = this.#bases.prepare({ vmId, project, vm: running.vm, record }, takeVmm);
     const options = {
       ...this.#checkpointOptions(source, record, 'fork'),
-      captureMemory: async (memory: GuestMemory) => await (await preparing).capture(memory),
+      precopy: async (memory: GuestMemory) => await (await preparing).precopy(memory),
     };
     const taking = takeCheckpoint(options, statePath);
     const [prepared, checkpoint] = await allSettled([preparing, taking]).catch(async (error: unknown) => {
       await preparing.then((made) => made.abandon()).catch(() => undefined);
-      await taking.then((made) => made[Symbol.asyncDispose]()).catch(() => undefined);
       throw error;
     });
     await using unfinished = new AsyncDisposableStack();
-    const memory = await prepared
-      .take(checkpoint.memory, join(keep, 'delta'))
-      .catch(async (error: unknown) => {
-        await checkpoint[Symbol.asyncDispose]();
-        throw error;
-      });
-    unfinished.use(memory);
+    const memory = unfinished.use(prepared.take(join(keep, 'delta')));
     let { vmm } = memory;
     unfinished.defer(async () => {
       await memory.ready.catch(() => undefined);
       await vmm?.discard();
     });
-    const copied = memory.ready
-      .catch(() => undefined)
-      .then(() => checkpoint[Symbol.asyncDispose]())
-      .catch((error: unknown) => log.warn({ err: error, vm: vmId }, 'a clone of its VMM may remain'));
+    const copied = memory.ready.then(
+      () => undefined,
+      () => undefined,
+    );
     try {
       await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
       await holdSystemDisk(hardwareOf(record, folders.path(vmId)), keep);
@@ -250,23 +241,22 @@ export class Captures {
 
   async #takeFull(folder: string, source: CaptureSource, image: CapturedImage): Promise<SnapshotFacts> {
     const { platform, log } = this.#options;
-    const { vmId, project, running } = source;
+    const { vmId, running } = source;
     const record = await this.#record(vmId);
     const vmm = vmmVersionOf(record);
     const suspendImage = new SuspendImage(folder);
-    // While its memory is copied the guest may write all of these pages again.
-    const written = await writtenMemory(running.vm.identity.pid);
-    using _grant = await this.#options.memoryBudget.admit(
-      'a snapshot of this sandbox',
-      { origin: vmId, project },
-      written,
+    const origin = await memorySource(running.vm.identity.pid, record.memoryOrigin);
+    await copyMemoryFile(origin, suspendImage.memory, BACKGROUND_NICENESS);
+    await using file = await open(suspendImage.memory, 'r+');
+    const checkpoint = await takeCheckpoint(
+      {
+        ...this.#checkpointOptions(source, record, 'snapshot'),
+        precopy: async (memory) => await Precopy.begin(running.vm, memory, file.fd),
+      },
+      suspendImage.state,
     );
-    const options = this.#checkpointOptions(source, record, 'snapshot');
-    const captureMemory = async (memory: GuestMemory): Promise<CowClone> => await CowClone.prepare(memory);
-    await using checkpoint = await takeCheckpoint({ ...options, captureMemory }, suspendImage.state);
     const chain = await shareChain(checkpoint.disk, folder);
     await saveChain(chain, true);
-    await this.#writeMemory(running, record, checkpoint.memory, suspendImage.memory);
     const requirements = {
       vmm,
       accelerator: platform.accelerator,
@@ -323,28 +313,12 @@ export class Captures {
     };
   }
 
-  async #writeMemory(
-    { vm }: RunningVm,
-    record: VmRecord,
-    checkpoint: GuestMemory,
-    target: string,
-  ): Promise<void> {
-    const source = await memorySource(vm.identity.pid, record.memoryOrigin);
-    await copyMemoryFile(source, target, BACKGROUND_NICENESS);
-    const file = await open(target, 'r+');
-    try {
-      await this.#options.copiers.background.copy(checkpoint, 'written', file.fd);
-    } finally {
-      await file.close();
-    }
-  }
-
   #checkpointOptions(
     { vmId, running, persistent, hold }: CaptureSource,
     record: VmRecord,
     operation: SourceOptions['operation'],
   ): SourceOptions {
-    const { folders, allowCopy } = this.#options;
+    const { folders } = this.#options;
     return {
       vmId,
       running,
@@ -353,7 +327,6 @@ export class Captures {
       jail: folders.jail(vmId),
       persistent,
       hold,
-      allowCopy: (allowed) => allowCopy(record, allowed),
       operation,
     };
   }

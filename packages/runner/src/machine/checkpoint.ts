@@ -5,6 +5,7 @@ import { LiveLayer } from '../disk/live-layer.ts';
 import { checkGuestHasSpace } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
+import type { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
 import { StateFile } from '../vmm/save-state.ts';
 import type { RunningVm } from './boot-options.ts';
@@ -24,13 +25,6 @@ export interface GuestHold {
   thaw(): Promise<void>;
 }
 
-/** Captures a guest's memory: the slow part before the guest is paused, and the rest, with `take`, while it is. */
-export interface MemoryCapture<M> extends AsyncDisposable {
-  take(): Promise<M>;
-  /** The last pre-copy rounds, right before the guest is paused. */
-  approach?(): Promise<unknown>;
-}
-
 /** The guest that is captured. */
 export interface SourceOptions {
   vmId: string;
@@ -41,20 +35,17 @@ export interface SourceOptions {
   jail: string;
   persistent: boolean;
   hold: GuestHold;
-  /** Raises the VMM's memory limit while a clone of it exists. */
-  allowCopy: (allowed: boolean) => Promise<void>;
   /** For failpoints. */
   operation: 'fork' | 'snapshot';
 }
 
-export interface CheckpointOptions<M> extends SourceOptions {
-  /** Starts the capture of its memory. The capture is disposed of with the checkpoint. */
-  captureMemory: (memory: GuestMemory) => Promise<MemoryCapture<M>>;
+export interface CheckpointOptions extends SourceOptions {
+  /** Copies most of its memory while the guest runs. */
+  precopy: (memory: GuestMemory) => Promise<Precopy>;
 }
 
-/** The state of a guest at one point in time, while the guest continues. To be read and disposed of soon. */
-export interface Checkpoint<M> extends AsyncDisposable {
-  memory: M;
+/** The state of a guest at one point in time, while the guest continues. */
+export interface Checkpoint {
   /** Its layers are immutable from now on. */
   disk: DiskChain;
   stateBytes: number;
@@ -64,41 +55,32 @@ export interface Checkpoint<M> extends AsyncDisposable {
 
 /**
  * Captures memory, devices and disk of a running guest at one point in time. The guest is paused only while its devices are
- * saved, a layer is added to its disk and the rest of its memory is captured; all slower steps come before or after.
+ * saved, a layer is added to its disk and the rest of its memory is copied; all slower steps come before or after.
  * @param statePath file for the device state; must not exist
  * @throws when the capture fails; the guest continues in any case
  */
-export async function takeCheckpoint<M>(
-  options: CheckpointOptions<M>,
-  statePath: string,
-): Promise<Checkpoint<M>> {
-  const { running, record, jail, persistent, hold, allowCopy, captureMemory, operation } = options;
+export async function takeCheckpoint(options: CheckpointOptions, statePath: string): Promise<Checkpoint> {
+  const { running, record, jail, persistent, hold, precopy, operation } = options;
   const { vm } = running;
   const chain = await diskOf(options);
   await using prepared = new AsyncDisposableStack();
-  await using brief = new AsyncDisposableStack();
   const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * 1024 * 1024);
-  await allowCopy(true);
-  // Disposed of in reverse order: the limit is lowered after the clone has ended.
-  prepared.defer(async () => {
-    if (!vm.exited) await allowCopy(false).catch(() => undefined);
-  });
   const makeLayer = (): Promise<LiveLayer> =>
     LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
   const [copy, state, layer] = await allSettled([
-    captureMemory(memory).then((ready) => prepared.use(ready)),
-    StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => brief.use(ready)),
+    precopy(memory).then((ready) => prepared.use(ready)),
+    StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => prepared.use(ready)),
     isTopEmpty(chain).then((empty) => (empty ? undefined : makeLayer())),
     // `stop` flushes the guest's disk. Most of it is flushed now, while the guest runs.
     flushTop(chain),
   ]);
-  await copy.approach?.();
+  await copy.approach();
   // The last step before the freeze, so that its code is still in the caches.
   await hold.warmUp();
   failpoint(`${operation}:prepared`);
 
   const clock = new Stopwatch(true);
-  let taken: [void, DiskChain, M];
+  let taken: [void, DiskChain, void];
   try {
     await hold.freeze(false);
     clock.mark('frozen');
@@ -114,16 +96,7 @@ export async function takeCheckpoint<M>(
     await Promise.all([vm.continue(), hold.thaw()]);
   }
   clock.mark('thawed');
-  const [, disk, captured] = taken;
-  const stateBytes = await state.copyTo(statePath);
-  const held = prepared.move();
-  return {
-    memory: captured,
-    disk,
-    stateBytes,
-    steps: clock.steps,
-    [Symbol.asyncDispose]: () => held.disposeAsync(),
-  };
+  return { disk: taken[1], stateBytes: await state.copyTo(statePath), steps: clock.steps };
 }
 
 /**

@@ -1,28 +1,20 @@
-import { open, rm } from 'node:fs/promises';
-import type { Logger } from 'pino';
+import { stat } from 'node:fs/promises';
 import { writtenMemory } from '../memory/available-memory.ts';
-import { CowClone } from '../memory/cow-clone.ts';
 import { findGuestMemory, memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory, MemoryOrigin } from '../memory/guest-memory.ts';
 import type { MemoryBudget, MemoryGrant } from '../memory/memory-budget.ts';
-import type { PageCopiers } from '../memory/page-copier.ts';
+import { copyMemoryFile } from '../memory/memory-file.ts';
 import { Precopy } from '../memory/precopy.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { SharedMemory } from '../memory/shared-memory.ts';
 import type { MemoryShare } from '../memory/shared-memory.ts';
 import type { Vm } from '../vmm/vm.ts';
-import type { MemoryCapture } from './checkpoint.ts';
 import { mibOf } from './restoring.ts';
 import { hardwareOf, vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 import type { WantedVmm, WarmVmm } from './warm-vm.ts';
 
-/**
- * A source that has written at least this much is copied while it runs. The page tables of a smaller one are cloned in a few
- * milliseconds, which costs its guest less CPU time than a pre-copy.
- */
-const PRECOPY_FROM_BYTES = 256 * 1024 * 1024;
-/** A child that differs in more than this from the cached memory gets a new copy, which later children share. */
+/** A source that has written more than this since the cached memory is copied anew, and later children share that copy. */
 const DELTA_MOST_BYTES = 24 * 1024 * 1024;
 /** How long memory is cached after the last fork. Running children hold a reference of their own. */
 const HELD_MS = 5 * 60_000;
@@ -44,6 +36,11 @@ interface Base {
   held: MemoryShare;
   grant: MemoryGrant;
   timer: NodeJS.Timeout;
+  /** Pages that the VM has written since `memory` was copied, in a sparse file. Made when they are first copied. */
+  changes?: SharedMemory;
+  heldChanges?: MemoryShare;
+  /** The copy that `memory` and `changes` are complete up to. Undefined while another one is made. */
+  latest: Precopy | undefined;
 }
 
 /**
@@ -59,33 +56,26 @@ export interface ForkedMemory extends AsyncDisposable {
   ready: Promise<{ delta?: string }>;
 }
 
-/** The source's memory at the checkpoint; undefined when it has been copied to the child's already. */
-type ForkCheckpoint = GuestMemory | void;
-
 /** Memory for one child, prepared before the checkpoint. */
 export interface PreparedMemory {
-  /** Starts to capture the source's memory. Its result at the checkpoint is the argument of `take`. */
-  capture(source: GuestMemory): Promise<MemoryCapture<ForkCheckpoint>>;
-  /** @param deltaPath file for the differences; must not exist */
-  take(checkpoint: ForkCheckpoint, deltaPath: string): Promise<ForkedMemory>;
+  /** Copies the source's memory up to the checkpoint. */
+  precopy(source: GuestMemory): Promise<Precopy>;
+  /** After the checkpoint. @param deltaPath file for the differences */
+  take(deltaPath: string): ForkedMemory;
   /** Instead of `take`, when the fork has failed. */
   abandon(): Promise<void>;
 }
 
 /**
- * Memory that the children of one source share. The first fork of a VM copies all of its memory, later ones only the changes
- * since, so that twenty children use little more memory than one.
+ * Memory that the children of one source share. The first fork of a VM copies all of its memory, later ones only what it has
+ * written since, so that twenty children use little more memory than one.
  */
 export class ForkMemoryCache {
-  readonly #copiers: PageCopiers;
   readonly #budget: MemoryBudget;
-  readonly #log: Logger;
   readonly #bases = new Map<string, Base>();
 
-  constructor(copiers: PageCopiers, budget: MemoryBudget, log: Logger) {
-    this.#copiers = copiers;
+  constructor(budget: MemoryBudget) {
     this.#budget = budget;
-    this.#log = log;
   }
 
   /**
@@ -94,28 +84,37 @@ export class ForkMemoryCache {
    * @param takeVmm takes a waiting VMM, whose memory becomes the child's if it needs a new copy
    */
   async prepare(source: ForkedVm, takeVmm?: TakeVmm): Promise<PreparedMemory> {
-    const { vmId, vm, record } = source;
-    const known = this.#bases.get(vmId);
-    if (known?.vm !== vm) return await this.#begin(source, takeVmm);
-    known.timer.refresh();
-    const share = known.memory.share();
+    const base = this.#bases.get(source.vmId);
+    return (base && (await this.#follow(base, source))) ?? (await this.#begin(source, takeVmm));
+  }
+
+  /** @returns undefined when the memory has to be copied anew */
+  async #follow(base: Base, { vmId, vm, record }: ForkedVm): Promise<PreparedMemory | undefined> {
+    if (base.vm !== vm || base.latest === undefined) return undefined;
+    base.timer.refresh();
+    const { latest } = base;
+    // Until this copy is complete it is not known what is in `changes`.
+    base.latest = undefined;
     await using unused = new AsyncDisposableStack();
-    unused.use(share);
-    if (await this.#hasDiverged(share, vm, record)) return await this.#begin(source, takeVmm);
-    unused.move();
+    const share = unused.use(base.memory.share());
+    const changes = unused.use(await changesOf(base, bytesOf(record)));
+    if (this.#bases.get(vmId) !== base) {
+      // Released meanwhile.
+      await base.heldChanges?.[Symbol.asyncDispose]();
+      return undefined;
+    }
+    const copy = await latest.follow(await findGuestMemory(vm.identity.pid, bytesOf(record)), changes.fd);
+    if (copy === undefined) return undefined;
+    unused.use(copy);
+    if ((await sizeOf(changes.fd)) + (await copy.count()) > DELTA_MOST_BYTES) return undefined;
+    const used = unused.move();
     return {
-      capture: (source) => CowClone.prepare(source),
-      take: async (checkpoint, deltaPath) => {
-        if (checkpoint === undefined) throw new Error('the checkpoint has no memory to compare');
-        await using unused = new AsyncDisposableStack();
-        unused.use(share);
-        const delta = await this.#writeDelta(share, checkpoint, deltaPath);
-        if (delta === undefined)
-          return await (await this.#begin(source, takeVmm)).take(checkpoint, deltaPath);
-        unused.move();
-        return { ...share, ready: Promise.resolve(delta) };
+      precopy: async () => await Promise.resolve(copy),
+      take: (deltaPath) => {
+        base.latest = copy;
+        return { ...share, ready: copyChanges(changes, deltaPath) };
       },
-      abandon: () => share[Symbol.asyncDispose](),
+      abandon: () => used.disposeAsync(),
     };
   }
 
@@ -127,6 +126,7 @@ export class ForkMemoryCache {
     clearTimeout(base.timer);
     base.grant[Symbol.dispose]();
     void base.held[Symbol.asyncDispose]();
+    void base.heldChanges?.[Symbol.asyncDispose]();
   }
 
   /** A full copy: the pages that the VM has written, and its initial memory for the rest. */
@@ -145,11 +145,10 @@ export class ForkMemoryCache {
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
     unused.move();
-    const fill = async (checkpoint: ForkCheckpoint): Promise<object> => {
+    let copy: Precopy | undefined;
+    const fill = async (): Promise<object> => {
       try {
-        await unsealed.seal(began, async (file) => {
-          if (checkpoint !== undefined) await this.#copiers.copyParallel(checkpoint, 'written', file.fd);
-        });
+        await unsealed.seal(began);
       } catch (error) {
         grant[Symbol.dispose]();
         await held[Symbol.asyncDispose]();
@@ -158,20 +157,16 @@ export class ForkMemoryCache {
       grant.used();
       grant.isSpare(() => this.forget(vmId));
       const timer = setTimeout(() => this.forget(vmId), HELD_MS).unref();
-      this.#bases.set(vmId, { vm, memory, held, grant, timer });
+      this.#bases.set(vmId, { vm, memory, held, grant, timer, latest: copy });
       return {};
     };
     return {
-      capture: async (running) => {
-        const precopy =
-          written < PRECOPY_FROM_BYTES ? undefined : await this.#precopy(vmId, running, unsealed.memory.fd);
-        return precopy ?? (await CowClone.prepare(running));
-      },
-      take: async (checkpoint) => {
+      precopy: async (running) => (copy = await Precopy.begin(vm, running, unsealed.memory.fd)),
+      take: () => {
         // Not earlier: freeing this much memory takes tens of milliseconds of CPU time, which would delay a guest that is
         // about to be paused.
         this.forget(vmId);
-        return { ...memory.share(), ready: fill(checkpoint), ...(vmm && { vmm }) };
+        return { ...memory.share(), ready: fill(), ...(vmm && { vmm }) };
       },
       abandon: async () => {
         grant[Symbol.dispose]();
@@ -181,46 +176,32 @@ export class ForkMemoryCache {
       },
     };
   }
+}
 
-  /** @returns undefined where the kernel cannot track writes, the guest dirties memory too fast, or anything fails */
-  async #precopy(vmId: string, running: GuestMemory, target: number): Promise<Precopy | undefined> {
-    try {
-      const precopy = await Precopy.begin(running, target);
-      if (precopy === undefined) return undefined;
-      await using unfinished = new AsyncDisposableStack();
-      unfinished.use(precopy);
-      if (!(await precopy.approach())) return undefined;
-      unfinished.move();
-      return precopy;
-    } catch (error) {
-      this.#log.warn({ err: error, vm: vmId }, 'no pre-copy of a VM that is forked; its VMM is cloned');
-      return undefined;
-    }
+/** The caller's own reference: memory that is released meanwhile stays until it is disposed of. */
+async function changesOf(base: Base, bytes: number): Promise<MemoryShare> {
+  if (base.changes === undefined) {
+    const { memory, abandon } = await SealedMemory.begin(bytes);
+    await abandon();
+    base.changes = new SharedMemory(memory);
+    base.heldChanges = base.changes.share();
   }
+  return base.changes.share();
+}
 
-  /** Whether a VM's memory differs too much from the cached one, estimated from a sample while the VM runs. */
-  async #hasDiverged({ fd }: MemoryShare, vm: Vm, record: VmRecord): Promise<boolean> {
-    const running = await findGuestMemory(vm.identity.pid, bytesOf(record));
-    return (await this.#copiers.precopy.estimateDelta(running, fd)) > DELTA_MOST_BYTES;
+/** Later forks go on with the same file. */
+async function copyChanges(changes: MemoryShare, path: string): Promise<{ delta: string }> {
+  try {
+    await copyMemoryFile(`/proc/${process.pid}/fd/${changes.fd}`, path);
+    return { delta: path };
+  } finally {
+    await changes[Symbol.asyncDispose]();
   }
+}
 
-  /** @returns undefined when the memory differs too much */
-  async #writeDelta(
-    { fd }: MemoryShare,
-    checkpoint: GuestMemory,
-    path: string,
-  ): Promise<{ delta: string } | undefined> {
-    const delta = await open(path, 'wx', 0o600);
-    try {
-      const bytes = await this.#copiers.precopy.writeDelta(checkpoint, fd, delta.fd, DELTA_MOST_BYTES);
-      this.#log.debug({ bytes }, 'memory of a fork differs from the last one');
-      if (bytes !== undefined) return { delta: path };
-    } finally {
-      await delta.close();
-    }
-    await rm(path);
-    return undefined;
-  }
+/** Bytes that a sparse file has. */
+async function sizeOf(fd: number): Promise<number> {
+  return (await stat(`/proc/self/fd/${fd}`)).blocks * 512;
 }
 
 function isSame(one: MemoryOrigin, other: MemoryOrigin | undefined): boolean {

@@ -10,12 +10,10 @@ import type { TemplateStore } from '../template/template-store.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
 import { MemoryBudget } from '../memory/memory-budget.ts';
-import { PageCopiers } from '../memory/page-copier.ts';
 import { BlankMachines } from './blank-machines.ts';
 import { Booting } from './booting.ts';
 import type { BootOptions, RunningVm } from './boot-options.ts';
 import { Captures } from './captures.ts';
-import { CopyAllowance } from './copy-allowance.ts';
 import { Digests } from './digests.ts';
 import { EphemeralDisks } from './ephemeral-disks.ts';
 import { LayerCompaction } from './layer-compaction.ts';
@@ -87,13 +85,6 @@ export class Machines {
       limits: (shape, cpu) => this.#restoring.limits(shape, cpu),
       log: options.log,
     });
-    const copiers = new PageCopiers();
-    const allowance = new CopyAllowance(
-      this.#cgroups,
-      ({ shape }) => this.#restoring.memoryMib(shape),
-      options.log,
-    );
-    const allowCopy = (record: VmRecord, allowed: boolean): Promise<void> => allowance.set(record, allowed);
     this.snapshots = new SnapshotFolders(options.snapshots);
     this.digests = new Digests({ folders: this.#folders, snapshots: this.snapshots, log: options.log });
     this.captures = new Captures({
@@ -101,9 +92,7 @@ export class Machines {
       snapshots: this.snapshots,
       platform: options.templates.platform,
       localCopies: options.localCopies,
-      copiers,
       memoryBudget: this.memoryBudget,
-      allowCopy,
       log: options.log,
     });
     this.compaction = new LayerCompaction({
@@ -129,8 +118,6 @@ export class Machines {
         const { vm, record } = await this.#booting.boot(boot, clock, prepare);
         return runningVm(vm, record, clock.steps);
       },
-      copiers,
-      allowCopy,
       log: options.log,
     });
     this.blank = new BlankMachines({
@@ -204,7 +191,7 @@ export class Machines {
       log: this.#log.child({ vm: vmId }),
     });
     try {
-      await this.#endCaptures(vmId, record, vm);
+      await this.#endCaptures(vmId, record);
     } catch (error) {
       vm.detach();
       throw error;
@@ -294,9 +281,8 @@ export class Machines {
     await this.templates.reclaim();
   }
 
-  /** Removes what a runner that ended during a capture has left: a clone of the VMM, a raised memory limit, a partial file. */
-  async #endCaptures(vmId: string, { cgroup, shape }: VmRecord, vm: Vm): Promise<void> {
-    await this.#cgroups.kill(cgroup, vm.identity.pid);
+  /** Removes what a runner that ended during a capture has left: a partial file, and of an earlier release a raised memory limit. */
+  async #endCaptures(vmId: string, { cgroup, shape }: VmRecord): Promise<void> {
     await this.#cgroups.setMemoryLimit(cgroup, this.#restoring.memoryMib(shape)).catch((error: unknown) => {
       this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be lowered');
     });

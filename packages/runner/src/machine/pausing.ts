@@ -1,11 +1,8 @@
 import { open, rename, rm } from 'node:fs/promises';
-import type { FileHandle } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { findGuestMemory, memorySource } from '../memory/guest-memory.ts';
-import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
-import type { PageCopiers } from '../memory/page-copier.ts';
-import { CowClone } from '../memory/cow-clone.ts';
+import { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
 import type { Platform } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
@@ -35,43 +32,39 @@ export interface PausingOptions {
   jail: { root: string; uid: number };
   hardware: Hardware;
   platform: Platform;
-  copiers: PageCopiers;
-  allowCopy: (allowed: boolean) => Promise<void>;
   log: Logger;
 }
 
 /**
  * One pause of a sandbox, in two phases. Pre-copy: while the guest runs, the pages that it has written are copied to the
- * suspend image from a copy-on-write clone of its VMM. Stop-and-copy: the guest is stopped and the pages written since are
- * copied, so that the downtime does not depend on how much it had written before.
+ * suspend image. Stop-and-copy: the guest is stopped and the pages written since are copied, so that the downtime does not
+ * depend on how much it had written before.
  */
 export class Pausing implements AsyncDisposable {
   readonly #options: PausingOptions;
-  readonly #memory: GuestMemory;
-  readonly #target: FileHandle;
+  readonly #copy: Precopy;
   readonly #state: StateFile;
-  /** Path of the target until it replaces the memory of the image; undefined when the target is that file already. */
+  /** Path of the new memory until it replaces that of the image; undefined when that is updated in place. */
   readonly #next: string | undefined;
-  readonly #stopwatch = new Stopwatch(true);
-  #copy: CowClone | undefined;
+  readonly #stopwatch: Stopwatch;
+  readonly #resources: AsyncDisposableStack;
 
   private constructor(
     options: PausingOptions,
-    memory: GuestMemory,
-    target: FileHandle,
-    state: StateFile,
-    next: string | undefined,
+    parts: { copy: Precopy; state: StateFile; next: string | undefined; stopwatch: Stopwatch },
+    resources: AsyncDisposableStack,
   ) {
     this.#options = options;
-    this.#memory = memory;
-    this.#target = target;
-    this.#state = state;
-    this.#next = next;
+    this.#copy = parts.copy;
+    this.#state = parts.state;
+    this.#next = parts.next;
+    this.#stopwatch = parts.stopwatch;
+    this.#resources = resources;
   }
 
   /** @throws when there is no space; nothing is left then, and the guest is not affected */
   static async begin(options: PausingOptions): Promise<Pausing> {
-    const { running, record, image } = options;
+    const { running, record, image, log } = options;
     const { pid } = running.vm.identity;
     const memory = await findGuestMemory(pid, record.shape.memMib * 1024 * 1024);
     const next = (await isOwnMemory(pid, image.memory, options.folder)) ? undefined : image.next;
@@ -79,19 +72,19 @@ export class Pausing implements AsyncDisposable {
       if (next !== undefined) await copyMemoryFile(await memorySource(pid, record.memoryOrigin), next);
       // An earlier suspend image is obsolete.
       await image.abandon();
-      const state = await StateFile.prepare(running.vm, options.jail);
-      const target = await open(next ?? image.memory, 'r+').catch(async (error: unknown) => {
-        await state[Symbol.asyncDispose]();
-        throw error;
-      });
-      const pausing = new Pausing(options, memory, target, state, next);
-      try {
-        await pausing.#precopy();
-        return pausing;
-      } catch (error) {
-        await pausing[Symbol.asyncDispose]();
-        throw error;
-      }
+      await using unfinished = new AsyncDisposableStack();
+      const state = unfinished.use(await StateFile.prepare(running.vm, options.jail));
+      const target = unfinished.use(await open(next ?? image.memory, 'r+'));
+      const stopwatch = new Stopwatch(true);
+      const copy = unfinished.use(
+        await Precopy.begin(running.vm, memory, target.fd, {
+          onUntraceable: (error) =>
+            log.warn({ err: error }, 'no pre-copy of the memory of a VM that is paused'),
+        }),
+      );
+      await copy.approach();
+      stopwatch.mark('precopied');
+      return new Pausing(options, { copy, state, next, stopwatch }, unfinished.move());
     } catch (error) {
       if (next !== undefined) await rm(next, { force: true });
       throw explainFullDisk(error, image.memory);
@@ -105,17 +98,16 @@ export class Pausing implements AsyncDisposable {
    * @throws GuestLostError when the guest could not even be resumed
    */
   async finish(): Promise<Record<string, number>> {
-    const { running, record, image, hardware, platform, copiers, log } = this.#options;
+    const { running, record, image, hardware, platform, log } = this.#options;
     const { vm, diskBytes } = running;
     try {
       await vm.stop();
       this.#stopwatch.mark('stopped');
       failpoint('pause:stopped');
-      const pages = this.#copy === undefined ? 'written' : 'unshared';
       // Also waits for the other one after an error: a copy that still runs would write to a closed file.
       const [stateBytes] = await allSettled([
         this.#state.save().then(() => this.#state.copyTo(image.state)),
-        copiers.stopAndCopy.copy(this.#memory, pages, this.#target.fd),
+        this.#copy.take(),
       ]);
       this.#stopwatch.mark('copied');
       failpoint('pause:saved');
@@ -152,29 +144,7 @@ export class Pausing implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#copy?.[Symbol.asyncDispose]();
-    await this.#state[Symbol.asyncDispose]();
-    await this.#target.close();
+    await this.#resources.disposeAsync();
     if (this.#next !== undefined) await rm(this.#next, { force: true });
-    if (!this.#options.running.vm.exited) await this.#options.allowCopy(false).catch(() => undefined);
-  }
-
-  async #precopy(): Promise<void> {
-    const { allowCopy, copiers, log } = this.#options;
-    copiers.stopAndCopy.warm();
-    await allowCopy(true);
-    let clone: GuestMemory;
-    try {
-      this.#copy = await CowClone.prepare(this.#memory);
-      clone = await this.#copy.take();
-    } catch (error) {
-      // Then all written pages are copied while the guest is stopped.
-      log.warn({ err: error }, 'a VMM could not be cloned: no pre-copy of its memory');
-      await this.#copy?.[Symbol.asyncDispose]();
-      this.#copy = undefined;
-      return;
-    }
-    await copiers.precopy.copy(clone, 'written', this.#target.fd);
-    this.#stopwatch.mark('precopied');
   }
 }

@@ -1,4 +1,4 @@
-import { mkdir, open, rm, stat } from 'node:fs/promises';
+import { mkdir, rm, stat } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { dropUnused, compactChain } from '../disk/layer-compaction.ts';
 import { EXT4_MIN_MIB } from '../disk/empty-ext4.ts';
@@ -10,7 +10,7 @@ import { DamagedManifestError } from '../disk/manifest.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { failpoint } from '../failpoint.ts';
-import type { PageCopiers } from '../memory/page-copier.ts';
+import { applyPages } from '../memory/precopy.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
@@ -55,7 +55,6 @@ export interface PersistentMachinesOptions {
   vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
   localCopies: LocalCopies;
-  copiers: PageCopiers;
   /** Restores a VM with its disks. Its guest is paused afterwards. */
   restore: Restore;
   /** Boots a VM that shares folders of the host. Its guest is paused before its first instruction. */
@@ -66,8 +65,6 @@ export interface PersistentMachinesOptions {
       owner: { uid: number; gid: number },
     ) => Promise<Pick<RestoreSource, 'disks' | 'diskMaxMib'>>,
   ) => Promise<RunningVm>;
-  /** Raises a VM's memory limit while a clone of it exists, or lowers it again. */
-  allowCopy: (record: VmRecord, allowed: boolean) => Promise<void>;
   log: Logger;
 }
 
@@ -252,13 +249,7 @@ export class PersistentMachines {
     const { delta } = await ready;
     failpoint('fork:copied');
     if (delta === undefined) return;
-    const file = await open(delta, 'r');
-    try {
-      const memory = await findGuestMemory(vmm, shape.memMib * 1024 * 1024);
-      await this.#options.copiers.precopy.applyDelta(file.fd, memory);
-    } finally {
-      await file.close();
-    }
+    await applyPages(delta, await findGuestMemory(vmm, shape.memMib * 1024 * 1024));
     await rm(delta);
   }
 
@@ -267,7 +258,7 @@ export class PersistentMachines {
    * rest.
    */
   async beginPause(vmId: string, running: RunningVm): Promise<Pausing> {
-    const { folders, templates, copiers, allowCopy, log } = this.#options;
+    const { folders, templates, log } = this.#options;
     const record = await folders.load(vmId);
     if (record === undefined) throw new Error(`there is no VM ${vmId}`);
     return await Pausing.begin({
@@ -278,8 +269,6 @@ export class PersistentMachines {
       jail: { root: folders.jail(vmId), uid: record.uid },
       hardware: hardwareOf(record, folders.path(vmId)),
       platform: templates.platform,
-      copiers,
-      allowCopy: (allowed) => allowCopy(record, allowed),
       log: log.child({ vm: vmId }),
     });
   }

@@ -44,7 +44,7 @@ interface Obstacle {
 
 /**
  * Accounts for memory of the host that serves sandboxes outside their cgroup limits: memory that the children of a fork
- * share, memory of snapshots that are restored, clones of VMMs. A request is refused before the host would run out of memory.
+ * share, memory of snapshots that are restored. A request is refused before the host would run out of memory.
  */
 export class MemoryBudget {
   readonly #maxBytes: number;

@@ -1,86 +1,161 @@
-import { HostdProcess } from '../host/hostd.ts';
-import { captureError } from './cow-clone.ts';
+import { HOSTD, HostdProcess } from '../host/hostd.ts';
+import { run } from '../process/index.ts';
 import type { GuestMemory } from './guest-memory.ts';
 
 const READY_DEADLINE_MS = 15_000;
-/** Of one round while the guest runs. */
+/** Of one round, in addition to the time that the memory takes at `SLOWEST_BYTES_A_MS`. */
 const COPY_DEADLINE_MS = 120_000;
-/** Of the last round, while the guest is paused. */
+/** Of the last round of a guest whose writes are tracked, while it is paused. */
 const LAST_DEADLINE_MS = 30_000;
+/** On a host that is busy and a disk that is slow. */
+const SLOWEST_BYTES_A_MS = 100_000;
 /** Of all rounds of `approach`. */
 const APPROACH_LIMIT_MS = 30_000;
 /** The guest is paused once the dirty pages are at most this much: they are copied in a few milliseconds. */
 const REST_BYTES = 4 * 1024 * 1024;
-/** Pre-copy rounds. A guest that dirties memory faster than it is copied does not converge. */
-const ROUNDS = 5;
+/** A round that leaves more than this share of the previous one is the last: the guest writes as fast as it is copied. */
+const CONVERGES = 3 / 4;
 
-/** Whether the kernel tracks writes (Linux 6.7). Checked once. */
-let isSupported = true;
+interface PrecopyOptions {
+  /** Called with the reason when the VMM cannot be traced; nothing is copied then until the guest is paused. */
+  onUntraceable?: (error: Error) => void;
+}
 
 /**
  * Copies the memory of a VMM to a file while its guest runs, in rounds: each copies the pages that were dirtied during the
  * previous one. The guest is paused only for the last round, whose length does not depend on the size of the memory.
+ *
+ * Only the pages that the VMM has written to are copied: the file must have the content that the VMM maps, or had when the
+ * writes that are copied began. Where the kernel cannot track writes (before Linux 6.7) there is one round, and where it does not
+ * mark them either nothing is copied until the guest is paused.
  */
 export class Precopy implements AsyncDisposable {
-  readonly #helper: HostdProcess;
+  /** False for tests: as on a kernel that cannot track writes. */
+  static tracksWrites = true;
 
-  private constructor(helper: HostdProcess) {
-    this.#helper = helper;
+  /** The last copy of each VM's memory: the kernel knows only what was written since that one. */
+  static readonly #latest = new WeakMap<object, Precopy>();
+
+  readonly #vm: object;
+  readonly #helper: HostdProcess;
+  readonly #roundMs: number;
+  #isTracked = false;
+  #isComplete = false;
+
+  private constructor(vm: object, { pid, address, bytes }: GuestMemory, target: number, tracked: boolean) {
+    this.#vm = vm;
+    const path = `/proc/${process.pid}/fd/${target}`;
+    const place = [pid, address, bytes].map(String);
+    this.#helper = new HostdProcess('precopy', [...place, path, ...(tracked ? [] : ['untracked'])]);
+    this.#roundMs = COPY_DEADLINE_MS + bytes / SLOWEST_BYTES_A_MS;
   }
 
   /**
    * Copies all anonymous pages of the VMM's private mapping.
+   * @param vm whose memory it is
    * @param target descriptor of a file as large as the memory
-   * @returns undefined where the kernel cannot track writes
-   * @throws when the VMM cannot be traced
+   * @throws when the VMM cannot be traced, without `onUntraceable`
    */
-  static async begin(memory: GuestMemory, target: number): Promise<Precopy | undefined> {
-    if (!isSupported) return undefined;
-    const { pid, address, bytes } = memory;
-    const path = `/proc/${process.pid}/fd/${target}`;
-    const helper = new HostdProcess('precopy', [...[pid, address, bytes].map(String), path]);
+  static async begin(
+    vm: object,
+    memory: GuestMemory,
+    target: number,
+    { onUntraceable }: PrecopyOptions = {},
+  ): Promise<Precopy> {
+    const precopy = await Precopy.#start(vm, memory, target).catch(async (error: unknown) => {
+      if (onUntraceable === undefined) throw error;
+      onUntraceable(error as Error);
+      return await Precopy.#start(vm, memory, target, false);
+    });
     try {
-      isSupported = (await helper.line(READY_DEADLINE_MS)) === 'ready';
-      if (isSupported) {
-        const precopy = new Precopy(helper);
-        await precopy.#copy('all');
-        return precopy;
-      }
+      await precopy.#order('all');
+      return precopy;
     } catch (error) {
-      await helper[Symbol.asyncDispose]();
-      throw captureError(error);
+      await precopy[Symbol.asyncDispose]();
+      throw error;
     }
-    await helper[Symbol.asyncDispose]();
-    return undefined;
+  }
+
+  /**
+   * Copies what was written since this copy was complete, to another file.
+   * @returns undefined when that is not known
+   */
+  async follow(memory: GuestMemory, target: number): Promise<Precopy | undefined> {
+    if (!this.#isTracked || !this.#isComplete || Precopy.#latest.get(this.#vm) !== this) return undefined;
+    return await Precopy.#start(this.#vm, memory, target);
+  }
+
+  static async #start(
+    vm: object,
+    memory: GuestMemory,
+    target: number,
+    tracked = Precopy.tracksWrites,
+  ): Promise<Precopy> {
+    const precopy = new Precopy(vm, memory, target, tracked);
+    // Whatever becomes of it, it may have reset what the kernel has tracked.
+    Precopy.#latest.set(vm, precopy);
+    try {
+      precopy.#isTracked = (await precopy.#helper.line(READY_DEADLINE_MS)) === 'tracked';
+      return precopy;
+    } catch (error) {
+      await precopy[Symbol.asyncDispose]();
+      throw copyError(error);
+    }
+  }
+
+  /** Bytes that the next round would copy. */
+  async count(): Promise<number> {
+    return await this.#order('count');
   }
 
   /** Copies dirty pages until few are left. @returns false when the guest dirties memory too fast to converge */
   async approach(): Promise<boolean> {
     const end = performance.now() + APPROACH_LIMIT_MS;
-    for (let round = 0; round < ROUNDS && performance.now() < end; round++)
-      if ((await this.#copy('rest')) <= REST_BYTES) return true;
+    for (let before = Infinity; performance.now() < end; ) {
+      const copied = await this.#order('rest');
+      if (copied <= REST_BYTES) return true;
+      if (copied > before * CONVERGES) return false;
+      before = copied;
+    }
     return false;
   }
 
   /** Copies the remaining dirty pages of a paused guest. Afterwards the file is complete. */
   async take(): Promise<void> {
-    await this.#copy('last');
+    await this.#order('last');
+    this.#isComplete = true;
   }
 
   /** @returns bytes that were copied */
-  async #copy(order: 'all' | 'rest' | 'last'): Promise<number> {
+  async #order(order: 'all' | 'rest' | 'count' | 'last'): Promise<number> {
     this.#helper.send(order);
     try {
-      const line = await this.#helper.line(order === 'last' ? LAST_DEADLINE_MS : COPY_DEADLINE_MS);
+      const isShort = order === 'last' && this.#isTracked;
+      const line = await this.#helper.line(isShort ? LAST_DEADLINE_MS : this.#roundMs);
       const bytes = /^copied (\d+)$/.exec(line)?.[1];
       if (bytes === undefined) throw new Error(`hostd printed ${JSON.stringify(line)}`);
       return Number(bytes);
     } catch (error) {
-      throw captureError(error);
+      throw copyError(error);
     }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#helper[Symbol.asyncDispose]();
   }
+}
+
+/**
+ * Writes the data of a sparse file into the memory of a VMM whose guest has not run yet. What the VMM maps there does not
+ * change.
+ */
+export async function applyPages(path: string, { pid, address, bytes }: GuestMemory): Promise<void> {
+  await run(HOSTD, ['apply', path, ...[pid, address, bytes].map(String)], { deadlineMs: COPY_DEADLINE_MS });
+}
+
+/** Wraps an error of hostd in a message for users. ENOSPC of the target stays recognizable by its text. */
+function copyError(error: unknown): Error {
+  return new Error(`the memory of a running micro-VM could not be copied: ${(error as Error).message}`, {
+    cause: error,
+  });
 }

@@ -9,10 +9,9 @@ export interface UnsealedMemory {
   memory: SealedMemory;
   /**
    * Makes the memory immutable. To be called once.
-   * @param source a sparse file; its data is copied to where `write` has written nothing
-   * @param write writes other content first
+   * @param source a sparse file; its data is copied to where nothing was written yet
    */
-  seal: (source: string, write?: (memory: FileHandle) => Promise<void>) => Promise<void>;
+  seal: (source: string) => Promise<void>;
   /** Copies the data of a file to where nothing was written yet, so that a later `seal` with the same file is faster. */
   fill: (source: string) => Promise<void>;
   /** Discards the content. */
@@ -66,9 +65,8 @@ export class SealedMemory implements AsyncDisposable {
       await helper.line(DEADLINE_MS);
     };
     const abandon = async (): Promise<void> => await helper[Symbol.asyncDispose]();
-    const seal: UnsealedMemory['seal'] = async (source, write) => {
+    const seal: UnsealedMemory['seal'] = async (source) => {
       try {
-        await write?.(file);
         await ask(`fill ${source}`);
         await ask('seal');
       } finally {

@@ -11,7 +11,7 @@ import { vmmCommand } from './vmm-store.ts';
  * tap, memory, state, event and timer descriptors, and under KVM two descriptors of each of 64 virtual CPUs and two of each queue.
  */
 const OPEN_FILES_MAX = 1024;
-/** vCPU, I/O and migration threads and copy-on-write clones: all processes of one slot's user. */
+/** vCPU, I/O and migration threads: all processes of one slot's user. */
 const THREADS_MAX = 512;
 
 /** oom_score_adj, see proc(5): from -1000 (never killed) to 1000 (first). The service's own value is below 0. */

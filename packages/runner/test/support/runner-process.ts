@@ -161,14 +161,13 @@ async function memoryCgroup(pid: number): Promise<string> {
   throw new Error(`process ${pid} is in no cgroup for memory`);
 }
 
-/** The hostd processes that clone this VMM, or copy its memory while it runs. */
+/** The hostd processes that copy the memory of this VMM while it runs. */
 export async function copiersOf(pid: number): Promise<number[]> {
   const found: number[] = [];
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue;
     const command = await readFile(`/proc/${name}/cmdline`, 'latin1').catch(() => '');
-    if (['cow-clone', 'precopy'].some((name) => command.includes(`hostd\0${name}\0${pid}\0`)))
-      found.push(Number(name));
+    if (command.includes(`hostd\0precopy\0${pid}\0`)) found.push(Number(name));
   }
   return found;
 }

@@ -1,4 +1,5 @@
-package cowclone
+// Package precopy copies a VMM's memory while its guest runs.
+package precopy
 
 import (
 	"bufio"
@@ -9,7 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,10 +20,8 @@ const (
 	batchBytes = 256 * 1024
 	batchParts = 64
 	// From this size on two threads copy, if that leaves a processor to the process.
-	parallelBytes = 8 << 20
-	// While the process runs, its threads have priority; while it is stopped, it waits for this one.
+	parallelBytes   = 8 << 20
 	nicenessPrecopy = 10
-	nicenessStopped = -10
 	scanRegions     = 4096
 	nearBytes       = 16 * pageBytes
 	// Scanned in one call, which takes half a millisecond: changes of the process's mappings wait for it.
@@ -34,17 +32,25 @@ const (
 var windowBytes uintptr = 256 << 20
 
 // Precopy copies the memory of process PID that lies at ADDRESS for BYTES bytes to the file TARGET while the process runs, so
-// that few pages are left to copy when it is stopped. It prints "ready\n", or "unsupported\n" and ends where the kernel cannot
-// track writes. For each line "all\n" it copies all anonymous pages (those of a private mapping that the process has written
-// to), for "rest\n" those that were written to since the previous order, and for "last\n" the same of a process that is
-// stopped meanwhile. It prints "copied BYTES\n" after each.
+// that few pages are left to copy when it is stopped. First it prints how it learns what is written meanwhile: "tracked\n",
+// "marked\n" or "untracked\n", which the argument "untracked" asks for. For each line "all\n" it copies all anonymous pages (those
+// of a private mapping that the process has written to), for "rest\n" those that were written to since they were last copied, and
+// for "last\n" the same of a process that is stopped meanwhile. It prints "copied BYTES\n" after each. For "count\n" it prints
+// as many as "rest" would copy, and copies none.
 //
-// The process is write-protected page by page with userfaultfd(2) in its asynchronous mode (Linux 6.7): the kernel lifts the
-// protection of a page itself at the first write, in a microsecond, and PAGEMAP_SCAN finds these pages. No page tables are
-// copied, so a stop takes as long for a process that has written gigabytes as for one that has written little.
+// Tracked (Linux 6.7): the process is write-protected page by page with userfaultfd(2) in its asynchronous mode: the kernel lifts
+// the protection of a page itself at the first write, in a microsecond, and PAGEMAP_SCAN finds these pages. No page tables are
+// copied, so a stop takes as long for a process that has written gigabytes as for one that has written little. Tracking
+// outlives this process: a later one that is not told "all" continues where this one has ended.
+//
+// Marked (older kernels with CONFIG_MEM_SOFT_DIRTY, as Debian's): marks of written pages cannot be read and reset in one step
+// while the process runs. "all" resets them, "rest" copies nothing, and "last" copies what was marked since "all".
+//
+// Untracked: "last" copies everything.
 func Precopy(args []string) error {
-	if len(args) != 4 {
-		return errors.New("usage: hostd precopy PID ADDRESS BYTES TARGET")
+	isUntracked := len(args) == 5 && args[4] == untracked
+	if len(args) != 4 && !isUntracked {
+		return errors.New("usage: hostd precopy PID ADDRESS BYTES TARGET [untracked]")
 	}
 	numbers, err := parseNumbers(args[:3])
 	if err != nil {
@@ -55,34 +61,71 @@ func Precopy(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := copier.track(); errors.Is(err, errUnsupported) {
-		fmt.Println("unsupported")
-		return nil
-	} else if err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	orders := bufio.NewScanner(os.Stdin)
-	for orders.Scan() {
-		var copied int64
-		switch orders.Text() {
-		case "all":
-			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nicenessPrecopy)
-			copied, err = copier.copyAll()
-		case "rest":
-			copied, err = copier.copyRest()
-		case "last":
-			_ = unix.Setpriority(unix.PRIO_PROCESS, 0, nicenessStopped)
-			copied, err = copier.copyRest()
-		default:
-			err = fmt.Errorf("unknown order %q", orders.Text())
+	how := untracked
+	if !isUntracked {
+		if how, err = copier.begin(); err != nil {
+			return err
 		}
+	}
+	fmt.Println(how)
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		order := lines.Text()
+		niceness, known := orders[order]
+		if !known {
+			return fmt.Errorf("unknown order %q", order)
+		}
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, niceness)
+		copied, err := copier.follow(how, order)
 		if err != nil {
 			return err
 		}
 		fmt.Printf("copied %d\n", copied)
 	}
-	return orders.Err()
+	return lines.Err()
+}
+
+const (
+	tracked   = "tracked"
+	marked    = "marked"
+	untracked = "untracked"
+)
+
+// orders have a niceness each: while the process runs, its threads have priority; while it is stopped, it waits for this one.
+var orders = map[string]int{"all": nicenessPrecopy, "rest": nicenessPrecopy, "count": nicenessPrecopy, "last": -10}
+
+// begin gives how it learns what is written.
+func (c *preCopier) begin() (string, error) {
+	err := c.track()
+	if !errors.Is(err, errUnsupported) {
+		return tracked, err
+	}
+	if canMark() {
+		return marked, nil
+	}
+	return untracked, nil
+}
+
+func (c *preCopier) follow(how, order string) (int64, error) {
+	switch how + " " + order {
+	case "tracked all":
+		return c.copyAll()
+	case "tracked count":
+		return c.countRest()
+	case "tracked rest", "tracked last":
+		return c.copyRest()
+	case "marked all":
+		if err := resetMarks(c.pid); err != nil {
+			return 0, err
+		}
+		return c.copyEntries(isOwn)
+	case "marked last":
+		return c.copyEntries(func(entry uint64) bool { return isOwn(entry) && entry&entryMarked != 0 })
+	case "untracked last":
+		return c.copyEntries(isOwn)
+	default:
+		return 0, nil
+	}
 }
 
 func parseNumbers(args []string) ([3]uint64, error) {
@@ -130,26 +173,44 @@ func (c *preCopier) copyAll() (int64, error) {
 }
 
 func (c *preCopier) copyRest() (int64, error) {
+	return c.eachWindow(func(from, end uintptr) ([]region, error) { return c.findWritten(from, end, own.flags) })
+}
+
+func (c *preCopier) countRest() (int64, error) {
+	var total int64
+	for from := c.start; from < c.end; from += windowBytes {
+		regions, err := c.findWritten(from, lower(c.end, from+windowBytes), own.flags&^scanProtect)
+		if err != nil {
+			return 0, err
+		}
+		for _, one := range regions {
+			total += int64(one.end - one.start)
+		}
+	}
+	return total, nil
+}
+
+// findWritten gives the anonymous pages that are not protected.
+func (c *preCopier) findWritten(from, end uintptr, flags uint64) ([]region, error) {
 	// With exactly these categories the kernel looks at the page tables alone, which is many times as fast as to look at each
 	// page. It finds untouched pages and those of the file, too.
 	unprotected := scanArg{flags: scanCheckTracked, mask: pageWritten, returned: pageWritten}
+	candidates, err := c.find(unprotected, from, end)
+	if err != nil {
+		return nil, err
+	}
 	written := own
 	written.mask |= pageWritten
-	return c.eachWindow(func(from, end uintptr) ([]region, error) {
-		candidates, err := c.find(unprotected, from, end)
+	written.flags = flags
+	var regions []region
+	for _, one := range joinNear(candidates) {
+		found, err := c.find(written, one.start, one.end)
 		if err != nil {
 			return nil, err
 		}
-		var regions []region
-		for _, one := range joinNear(candidates) {
-			found, err := c.find(written, one.start, one.end)
-			if err != nil {
-				return nil, err
-			}
-			regions = append(regions, found...)
-		}
-		return regions, nil
-	})
+		regions = append(regions, found...)
+	}
+	return regions, nil
 }
 
 // eachWindow copies what find gives for each window of the memory: a guest that writes to every other page of a large memory must
@@ -291,103 +352,4 @@ func lower(a, b uintptr) uintptr {
 		return a
 	}
 	return b
-}
-
-// include/uapi/linux/fs.h and userfaultfd.h; missing in the x/sys that we use.
-const (
-	ioctlPagemapScan = 0xc0606610
-	ioctlUffdAPI     = 0xc018aa3f
-	ioctlUffdReg     = 0xc020aa00
-
-	scanProtect      = 1 << 0 // PM_SCAN_WP_MATCHING
-	scanCheckTracked = 1 << 1 // PM_SCAN_CHECK_WPASYNC
-	pageWritten      = 1 << 1
-	pageOfFile       = 1 << 2
-	pagePresent      = 1 << 3
-	pageSwapped      = 1 << 4
-
-	uffdUserModeOnly  = 1
-	uffdAPIVersion    = 0xaa
-	uffdWpUnpopulated = 1 << 13
-	uffdWpAsync       = 1 << 15
-	uffdRegisterWp    = 1 << 1
-)
-
-type region struct {
-	start, end uintptr
-	categories uint64
-}
-
-// scanArg is struct pm_scan_arg.
-type scanArg struct {
-	size, flags                     uint64
-	start, end, walkEnd, vec        uintptr
-	vecLen, maxPages                uint64
-	inverted, mask, anyOf, returned uint64
-}
-
-// scan gives how many regions it has put into c.found, most at most.
-func (c *preCopier) scan(arg *scanArg, most int) (int, error) {
-	arg.size = uint64(unsafe.Sizeof(*arg))
-	arg.vec, arg.vecLen = 0, uint64(most)
-	if most > 0 {
-		arg.vec = uintptr(unsafe.Pointer(&c.found[0]))
-	}
-	count, _, errno := unix.Syscall(unix.SYS_IOCTL, c.pagemap.Fd(), ioctlPagemapScan, uintptr(unsafe.Pointer(arg)))
-	if errno != 0 {
-		return 0, fmt.Errorf("PAGEMAP_SCAN of process %d: %w", c.pid, errno)
-	}
-	return int(count), nil
-}
-
-var errUnsupported = errors.New("the kernel cannot track writes")
-
-// track begins to track writes, unless an earlier call has. Tracking lasts until the process ends: to end it sooner would keep the
-// process from changing its mappings for as long as all of them are looked at.
-func (c *preCopier) track() error {
-	first := scanArg{flags: scanCheckTracked, start: c.start, end: c.start + pageBytes, mask: pageWritten, returned: pageWritten}
-	switch _, err := c.scan(&first, 1); {
-	case err == nil:
-		return nil
-	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EINVAL):
-		return errUnsupported
-	case !errors.Is(err, unix.EPERM):
-		return err
-	}
-	vmm := &process{pid: c.pid}
-	mappings, err := readMappings(c.pid)
-	if err != nil {
-		return err
-	}
-	if vmm.syscallAt, err = findSyscall(c.pid, mappings); err != nil {
-		return err
-	}
-	_, err = vmm.whileStopped(0, func(thread *stoppedThread) (int, error) {
-		fd, _, err := thread.syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK|uffdUserModeOnly)
-		if err != nil {
-			return 0, err
-		}
-		switch errno := unix.Errno(-fd); {
-		case fd >= 0:
-		case errno == unix.ENOSYS, errno == unix.EINVAL, errno == unix.EPERM:
-			return 0, errUnsupported
-		default:
-			return 0, fmt.Errorf("userfaultfd: %w", errno)
-		}
-		api := [4]uint64{uffdAPIVersion, uffdWpAsync | uffdWpUnpopulated}
-		register := [4]uint64{uint64(c.start), uint64(c.end - c.start), uffdRegisterWp}
-		result, err := thread.syscallWith(unix.SYS_IOCTL, uintptr(fd), ioctlUffdAPI, &api)
-		if err == nil && result == 0 {
-			result, err = thread.syscallWith(unix.SYS_IOCTL, uintptr(fd), ioctlUffdReg, &register)
-		}
-		if err == nil && result == 0 {
-			return 0, nil
-		}
-		_, _, _ = thread.syscall(unix.SYS_CLOSE, uintptr(fd))
-		if err == nil {
-			err = errUnsupported
-		}
-		return 0, err
-	})
-	return err
 }

@@ -1,4 +1,4 @@
-package cowclone
+package precopy
 
 import (
 	"errors"
@@ -86,35 +86,34 @@ func (t *stoppedThread) restore() error {
 // A call that a pending SIGSTOP interrupts is made again: the signal is delivered on the way.
 const interruptedAttempts = 100
 
-// syscall makes the thread do one system call. It gives the result as the kernel returns it (negative: an errno), and the
-// pid of the process that the call has forked, if it has and PTRACE_O_TRACEFORK is on.
-func (t *stoppedThread) syscall(number uintptr, arguments ...uintptr) (result int64, forked int, err error) {
+// syscall makes the thread do one system call. It gives the result as the kernel returns it (negative: an errno).
+func (t *stoppedThread) syscall(number uintptr, arguments ...uintptr) (result int64, err error) {
 	for attempt := 0; attempt < interruptedAttempts; attempt++ {
-		result, forked, err = t.syscallOnce(number, arguments)
+		result, err = t.syscallOnce(number, arguments)
 		if err != nil || !isInterrupted(result) {
 			break
 		}
 	}
-	return result, forked, err
+	return result, err
 }
 
 // isInterrupted tells -ERESTARTSYS, -ERESTARTNOINTR and -ERESTARTNOHAND (include/linux/errno.h), which only a tracer sees.
 func isInterrupted(result int64) bool { return result <= -512 && result >= -514 }
 
-func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (result int64, forked int, err error) {
+func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (int64, error) {
 	pid := t.process.pid
 	at := t.before
 	at.prepareSyscall(t.process.syscallAt, number, arguments)
 	if err := at.set(pid); err != nil {
-		return 0, 0, fmt.Errorf("cannot set registers: %w", err)
+		return 0, fmt.Errorf("cannot set registers: %w", err)
 	}
 	for signal := uintptr(0); ; {
 		if err := ptrace(unix.PTRACE_SINGLESTEP, pid, 0, signal); err != nil {
-			return 0, forked, fmt.Errorf("cannot step: %w", err)
+			return 0, fmt.Errorf("cannot step: %w", err)
 		}
 		status, err := waitStopped(pid)
 		if err != nil {
-			return 0, forked, err
+			return 0, err
 		}
 		if status>>8 == int(unix.SIGTRAP) {
 			break
@@ -125,21 +124,15 @@ func (t *stoppedThread) syscallOnce(number uintptr, arguments []uintptr) (result
 			// SIGSTOP cannot be blocked: it takes effect when the thread is detached.
 			signal = uintptr(unix.SIGSTOP)
 		case status>>16 == eventStop:
-		case status>>8 == int(unix.SIGTRAP)|unix.PTRACE_EVENT_FORK<<8:
-			var message uint64
-			if err := ptracePointer(unix.PTRACE_GETEVENTMSG, pid, 0, unsafe.Pointer(&message)); err != nil {
-				return 0, 0, fmt.Errorf("cannot read the pid of the clone: %w", err)
-			}
-			forked = int(message)
 		default:
-			return 0, forked, fmt.Errorf("it stopped unexpectedly (status %#x)", status)
+			return 0, fmt.Errorf("it stopped unexpectedly (status %#x)", status)
 		}
 	}
 	var after registers
 	if err := after.get(pid); err != nil {
-		return 0, forked, fmt.Errorf("cannot read registers: %w", err)
+		return 0, fmt.Errorf("cannot read registers: %w", err)
 	}
-	return after.result(), forked, nil
+	return after.result(), nil
 }
 
 // Below the stack pointer and the red zone (128 bytes at most), where the thread has no data.
@@ -154,8 +147,7 @@ func (t *stoppedThread) syscallWith(number, first, second uintptr, structure *[4
 	if _, err := unix.ProcessVMWritev(t.process.pid, []unix.Iovec{local}, []unix.RemoteIovec{remote}, 0); err != nil {
 		return 0, fmt.Errorf("cannot write to its stack: %w", err)
 	}
-	result, _, err := t.syscall(number, first, second, at)
-	return result, err
+	return t.syscall(number, first, second, at)
 }
 
 // waitStoppedUntil is waitStopped with a deadline. It yields before it sleeps: most threads stop within microseconds.

@@ -1,8 +1,7 @@
-package cowclone
+package precopy
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,16 +16,16 @@ import (
 	"releap/host/internal/hosttest"
 )
 
-// The tests start their own program again as the process that is cloned.
+// The tests start their own program again as the process whose memory is copied.
 func TestMain(m *testing.M) {
-	switch os.Getenv("COWCLONE_TEST") {
+	switch os.Getenv("PRECOPY_TEST") {
 	case "target":
 		target()
 	case "blocked":
 		blocked()
 	case "hostd":
 		stopLimit = 100 * time.Millisecond
-		if err := Serve(os.Args[1:]); err != nil {
+		if err := Precopy(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -41,19 +40,16 @@ func init() { runtime.LockOSThread() }
 // testProgram is this very program as another process.
 func testProgram(role string, args ...string) *exec.Cmd {
 	child := exec.Command("/proc/self/exe", args...)
-	child.Env = append(os.Environ(), "COWCLONE_TEST="+role, "GODEBUG=asyncpreemptoff=1")
+	child.Env = append(os.Environ(), "PRECOPY_TEST="+role, "GODEBUG=asyncpreemptoff=1")
 	return child
 }
 
 const targetBytes = 64 * 4096
 
-// mapMemory maps memory as QEMU does, writes content to its beginning, and then prints its address.
+// mapMemory maps memory, writes content to its beginning, and then prints its address.
 func mapMemory(content string) []byte {
 	memory, err := unix.Mmap(-1, 0, targetBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		panic(err)
-	}
-	if err := unix.Madvise(memory, unix.MADV_DONTFORK); err != nil {
 		panic(err)
 	}
 	copy(memory, content)
@@ -111,47 +107,6 @@ func startTarget(t *testing.T) (int, uintptr, func(string) string) {
 	return child.Process.Pid, address, say
 }
 
-func TestAClonesMemoryStaysWhileTheProcessContinues(t *testing.T) {
-	pid, address, say := startTarget(t)
-
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	vmm := &process{pid: pid}
-	if err := vmm.prepare(address, targetBytes); err != nil {
-		t.Fatal(err)
-	}
-	var clones []int
-	defer func() { reap(clones) }()
-	for round, content := range []string{"first", "second"} {
-		clone, err := vmm.clone()
-		if err != nil {
-			t.Fatal(err)
-		}
-		clones = append(clones, clone)
-		if before := say([]string{"second", "third"}[round]); before != content {
-			t.Errorf("the process had %q, not %q", before, content)
-		}
-	}
-	for index, content := range []string{"first", "second"} {
-		memory, err := os.Open(fmt.Sprintf("/proc/%d/mem", clones[index]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer memory.Close()
-		found := make([]byte, len(content)+1)
-		if _, err := memory.ReadAt(found, int64(address)); err != nil || !bytes.Equal(found, append([]byte(content), 0)) {
-			t.Errorf("clone %d has %q, not %q (%v)", index, found, content, err)
-		}
-		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", clones[index]))
-		if !bytes.Contains(status, []byte("State:\tt (tracing stop)")) {
-			t.Errorf("clone %d is not stopped:\n%.300s", index, status)
-		}
-	}
-	if after := say("fourth"); after != "third" {
-		t.Errorf("the process has %q", after)
-	}
-}
-
 func TestAProcessThatDoesNotStopContinues(t *testing.T) {
 	hosttest.NeedsRoot(t, "processes of others are traced")
 	child := testProgram("blocked")
@@ -170,7 +125,7 @@ func TestAProcessThatDoesNotStopContinues(t *testing.T) {
 		_, _ = fmt.Sscan(string(children), &forked)
 	}
 	defer func() { _ = unix.Kill(forked, unix.SIGKILL) }()
-	hostd := testProgram("hostd", fmt.Sprint(pid), fmt.Sprint(uint64(address)), fmt.Sprint(targetBytes))
+	hostd := testProgram("hostd", fmt.Sprint(pid), fmt.Sprint(uint64(address)), fmt.Sprint(targetBytes), "/dev/null")
 	said, err := hostd.CombinedOutput()
 	if err == nil || !strings.Contains(string(said), "blocked inside the kernel") {
 		t.Fatalf("%q, %v", said, err)
@@ -180,13 +135,5 @@ func TestAProcessThatDoesNotStopContinues(t *testing.T) {
 	}
 	if line, err := lines.ReadString('\n'); err != nil || line != "continued\n" {
 		t.Errorf("%q, %v", line, err)
-	}
-}
-
-func TestAProcessThatDoesNotExistIsAnError(t *testing.T) {
-	for _, args := range [][]string{{}, {"1"}, {"x", "0", "0"}, {"-1", "0", "0"}, {"4194304", "4096", "4096"}} {
-		if err := Serve(args); err == nil {
-			t.Errorf("%v: no error", args)
-		}
 	}
 }

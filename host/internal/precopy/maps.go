@@ -1,8 +1,7 @@
-package cowclone
+package precopy
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -58,23 +57,4 @@ func parseMapping(line string) (mapping, error) {
 		name = strings.Join(fields[5:], " ")
 	}
 	return mapping{start: uintptr(start), end: uintptr(end), name: name}, nil
-}
-
-// aroundMemory gives what lies below the guest's memory, and above it up to where the kernel's own mappings begin.
-func aroundMemory(mappings []mapping, address, size uintptr) ([]mapping, error) {
-	if size == 0 || address+size < address {
-		return nil, errors.New("the guest's memory is empty or wraps around")
-	}
-	for _, one := range mappings {
-		if one.start < address+size {
-			continue
-		}
-		if strings.HasPrefix(one.name, "[stack") || strings.HasPrefix(one.name, "[vvar") || strings.HasPrefix(one.name, "[vdso") {
-			return []mapping{
-				{start: mappings[0].start, end: address},
-				{start: address + size, end: one.start},
-			}, nil
-		}
-	}
-	return nil, errors.New("no mapping of the kernel's lies above the guest's memory")
 }

@@ -1,4 +1,4 @@
-package cowclone
+package precopy
 
 import (
 	"unsafe"

@@ -1,4 +1,4 @@
-package cowclone
+package precopy
 
 import (
 	"bytes"
@@ -46,6 +46,7 @@ func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
 		copied("nothing", 0, copier.copyRest, "one")
 		say("two")
 		say("three")
+		copied("what was written, counted", pageBytes, copier.countRest, "one")
 		copied("what was written", pageBytes, copier.copyRest, "three")
 		copied("nothing again", 0, copier.copyRest, "three")
 		copier.pagemap.Close()
@@ -53,6 +54,67 @@ func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
 	}
 	if after := say("end"); after != "three" {
 		t.Errorf("the process has %q", after)
+	}
+}
+
+func TestCopiesAllOfAStoppedProcessThatIsNotTracked(t *testing.T) {
+	pid, address, say := startTarget(t)
+	path := filepath.Join(t.TempDir(), "target")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	copier, err := newPreCopier(pid, address, targetBytes, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copier.pagemap.Close()
+	defer copier.target.Close()
+	say("one")
+	for _, order := range []string{"all", "rest", "count"} {
+		if copied, err := copier.follow(untracked, order); copied != 0 || err != nil {
+			t.Errorf("%s: %d bytes (%v)", order, copied, err)
+		}
+	}
+	for content, expected := range map[string]int64{"two": pageBytes, "fill": targetBytes} {
+		say(content)
+		if copied, err := copier.follow(untracked, "last"); copied < expected || err != nil {
+			t.Errorf("%d bytes instead of %d (%v)", copied, expected, err)
+		}
+		if found, _ := os.ReadFile(path); !strings.HasPrefix(string(found), content+"\x00") {
+			t.Errorf("%.10q instead of %q", found, content)
+		}
+	}
+}
+
+func TestCopiesMarkedPagesOfAStoppedProcess(t *testing.T) {
+	if !canMark() {
+		t.Skip("the kernel does not mark written pages")
+	}
+	pid, address, say := startTarget(t)
+	path := filepath.Join(t.TempDir(), "target")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	copier, err := newPreCopier(pid, address, targetBytes, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copier.pagemap.Close()
+	defer copier.target.Close()
+	say("fill")
+	for _, step := range []struct {
+		order, content string
+		copied         int64
+	}{{"all", "fill", targetBytes}, {"last", "fill", 0}, {"rest", "two", 0}, {"last", "two", pageBytes}, {"last", "two", pageBytes}} {
+		if step.order == "rest" {
+			say("two")
+		}
+		if copied, err := copier.follow(marked, step.order); copied != step.copied || err != nil {
+			t.Errorf("%s: %d bytes instead of %d (%v)", step.order, copied, step.copied, err)
+		}
+		if found, _ := os.ReadFile(path); step.order != "rest" && !strings.HasPrefix(string(found), step.content+"\x00") {
+			t.Errorf("%s: %.10q instead of %q", step.order, found, step.content)
+		}
 	}
 }
 
@@ -104,7 +166,7 @@ func TestAMemoryThatCannotBePrecopiedIsAnError(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{}, {"1", "0", "0"}, {"x", "0", "4096", target}, {"4194304", "4096", "4096", target},
-		{"1", "0", "0", target}, {"1", "7", "4096", target}, {"1", "4096", "4096", target + ".missing"},
+		{"1", "0", "0", target}, {"1", "4096", "4096", target, "both"}, {"1", "7", "4096", target}, {"1", "4096", "4096", target + ".missing"},
 	} {
 		if err := Precopy(args); err == nil {
 			t.Errorf("%v: no error", args)
