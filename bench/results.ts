@@ -63,6 +63,7 @@ export function machineLine(machine: Machine, at: string): string {
 const PARTS: Record<string, string[]> = {
   results: ['create-exec', 'burst', 'memory', 'api'],
   'life cycle': ['lifecycle'],
+  'memory-copies': ['memory-copies'],
   tenancy: ['tenancy'],
   'fair share': ['fair-share'],
   fleet: ['fleet'],

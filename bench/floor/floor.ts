@@ -31,6 +31,8 @@ export interface FloorOptions {
   slots: number;
   /** What they are restored from; absent for the template. */
   paused?: PausedCopy;
+  /** Size of the template's machine; the default one when absent. */
+  shape?: typeof DEFAULT_MACHINE_SIZE;
 }
 
 export class Floor implements AsyncDisposable {
@@ -117,7 +119,7 @@ interface Beginning {
  * A state only loads into the machine that it was saved from, so the devices come from the runner's own description
  * of it; what guards a VMM against its guest is left out.
  */
-async function describe(options: FloorOptions): Promise<FloorMachine> {
+export async function describe(options: FloorOptions): Promise<FloorMachine> {
   const { folder, cacheDir, slots, paused } = options;
   const { accelerator } = JSON.parse(await readFile(join(cacheDir, 'accelerator.json'), 'utf8')) as {
     accelerator: 'kvm' | 'tcg';
@@ -180,13 +182,14 @@ async function describe(options: FloorOptions): Promise<FloorMachine> {
   };
 }
 
-async function fromTemplate({ folder, cacheDir }: FloorOptions): Promise<Beginning> {
-  const template = await lastUsedTemplate(cacheDir);
+async function fromTemplate(options: FloorOptions): Promise<Beginning> {
+  const { folder, cacheDir, shape = DEFAULT_MACHINE_SIZE } = options;
+  const template = await lastUsedTemplate(cacheDir, shape);
   const layer = join(folder, 'empty.qcow2');
   const bytes = SCRATCH_MIB * 2 ** 20;
   await createEmptyQcow2(layer, bytes);
   return {
-    shape: DEFAULT_MACHINE_SIZE,
+    shape,
     memory: join(template, 'memory'),
     state: join(template, 'state'),
     layer,
@@ -239,7 +242,7 @@ function readOnly(name: string, filename: string): BlockNode {
   };
 }
 
-async function lastUsedTemplate(cacheDir: string): Promise<string> {
+async function lastUsedTemplate(cacheDir: string, shape: typeof DEFAULT_MACHINE_SIZE): Promise<string> {
   const folder = join(cacheDir, 'templates');
   let last: { path: string; at: number } | undefined;
   for (const name of await readdir(folder)) {
@@ -248,9 +251,9 @@ async function lastUsedTemplate(cacheDir: string): Promise<string> {
     const made = await stat(file).catch(() => undefined);
     if (made === undefined) continue;
     const { vcpus, memMib } = JSON.parse(await readFile(file, 'utf8')) as typeof DEFAULT_MACHINE_SIZE;
-    if (vcpus !== DEFAULT_MACHINE_SIZE.vcpus || memMib !== DEFAULT_MACHINE_SIZE.memMib) continue;
+    if (vcpus !== shape.vcpus || memMib !== shape.memMib) continue;
     if (last === undefined || made.mtimeMs > last.at) last = { path, at: made.mtimeMs };
   }
-  if (last === undefined) throw new Error(`no template of the default shape in ${folder}`);
+  if (last === undefined) throw new Error(`no template of ${shape.memMib} MiB in ${folder}`);
   return last.path;
 }

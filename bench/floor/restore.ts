@@ -11,12 +11,12 @@
  * stays; each further line runs `true` in it, and the answer has the milliseconds from the request to the agent's answer.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { closeSync, copyFileSync, openSync, readFileSync, rmSync } from 'node:fs';
-import { connect, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import { Agent, ATTEMPT_DEADLINE_MS, connected, type Greeting } from './agent.ts';
 
 /** All that is known before the clock starts. `{slot}` is replaced by the number of a guest. */
 export interface FloorMachine {
@@ -34,42 +34,11 @@ export interface FloorMachine {
   activate: boolean;
   /** What a guest must be shown as the size of its disk; absent where it knows. */
   resizeTo?: number;
-  /** What the agent is asked first, with its arguments; each guest gets clock and random numbers besides. */
-  greeting: { method: 'configure' | 'reconfigure' } & Record<string, unknown>;
+  greeting: Greeting;
 }
-
-const ATTEMPT_DEADLINE_MS = 60_000;
-const MAGIC = Buffer.from('\xf5releap-guest\x00\x01\xae', 'latin1');
-const OPEN = 1;
-const RESULT = 5;
-const ERROR = 6;
-const HELLO = 10;
 
 const folder = process.argv[2] ?? '';
 const machine = JSON.parse(readFileSync(join(folder, 'floor.json'), 'utf8')) as FloorMachine;
-
-function frame(type: number, stream: number, body: unknown): Buffer {
-  const payload = Buffer.from(JSON.stringify(body));
-  const head = Buffer.alloc(9);
-  head.writeUInt32BE(payload.length, 0);
-  head.writeUInt8(type, 4);
-  head.writeUInt32BE(stream, 5);
-  return Buffer.concat([head, payload]);
-}
-
-/** QEMU creates its sockets some time after it has started. */
-async function connected(path: string): Promise<Socket> {
-  for (const end = Date.now() + ATTEMPT_DEADLINE_MS; ; ) {
-    const socket = connect(path);
-    try {
-      await once(socket, 'connect');
-      return socket;
-    } catch (error) {
-      if (Date.now() > end) throw error;
-      await new Promise((resolve) => setTimeout(resolve, 1));
-    }
-  }
-}
 
 /** QMP with every answer and event on a line; gives back the first line that `wanted` accepts. */
 function monitor(socket: Socket): {
@@ -91,73 +60,6 @@ function monitor(socket: Socket): {
 const migration = (message: Record<string, unknown>): boolean =>
   message['event'] === 'MIGRATION' &&
   (message['data'] as Record<string, unknown> | undefined)?.['status'] === 'completed';
-
-/** The frames that an agent sends, from its HELLO on. Earlier bytes are of the connection over which the template was made. */
-async function* framesOf(socket: Socket): AsyncGenerator<{ type: number; stream: number; payload: string }> {
-  let pending: Buffer = Buffer.alloc(0);
-  let greeted = false;
-  for await (const chunk of socket as AsyncIterable<Buffer>) {
-    pending = Buffer.concat([pending, chunk]);
-    if (!greeted) {
-      const at = pending.indexOf(MAGIC);
-      if (at < 0) continue;
-      pending = pending.subarray(at + MAGIC.length);
-      greeted = true;
-    }
-    while (pending.length >= 9 && pending.length >= 9 + pending.readUInt32BE(0)) {
-      const length = pending.readUInt32BE(0);
-      const payload = pending.subarray(9, 9 + length).toString('utf8');
-      yield { type: pending.readUInt8(4), stream: pending.readUInt32BE(5), payload };
-      pending = pending.subarray(9 + length);
-    }
-  }
-}
-
-/** Talks to the agent: one request at a time. */
-class Agent {
-  readonly #socket: Socket;
-  readonly #frames: ReturnType<typeof framesOf>;
-  #stream = -1;
-
-  constructor(socket: Socket) {
-    this.#socket = socket;
-    this.#frames = framesOf(socket);
-  }
-
-  /** HELLO and the greeting in one go; resolves when the agent has carried the greeting out. */
-  async greet(): Promise<void> {
-    const hello = frame(HELLO, 0, { protocol: 1, nonce: randomBytes(16).toString('hex') });
-    const identity = {
-      machine_id: randomBytes(16).toString('hex'),
-      clock_ns: (BigInt(Date.now()) * 1_000_000n).toString(),
-      entropy: randomBytes(64).toString('base64'),
-    };
-    this.#socket.write(Buffer.concat([MAGIC, hello, this.#open({ ...machine.greeting, ...identity })]));
-    await this.#result();
-  }
-
-  async runTrue(): Promise<void> {
-    this.#socket.write(this.#open({ method: 'exec', shell: 'true', timeout_ms: 60_000 }));
-    const answer = await this.#result();
-    if ((JSON.parse(answer) as { exit_code: number }).exit_code !== 0)
-      throw new Error(`true answered ${answer}`);
-  }
-
-  #open(request: object): Buffer {
-    this.#stream += 2;
-    return frame(OPEN, this.#stream, request);
-  }
-
-  async #result(): Promise<string> {
-    for (;;) {
-      const next = await this.#frames.next();
-      if (next.done === true) throw new Error('the agent hung up');
-      const { type, stream, payload } = next.value;
-      if (type === ERROR) throw new Error(`the agent answered ${payload}`);
-      if (type === RESULT && stream === this.#stream) return payload;
-    }
-  }
-}
 
 const running = new Set<ChildProcess>();
 
@@ -219,7 +121,7 @@ async function restore(slot: number, use?: (agent: Agent) => Promise<void>): Pro
           ]),
       { execute: 'cont', id: 'cont' },
     );
-    await Promise.all([continued, agent.greet().then(() => agent.runTrue())]);
+    await Promise.all([continued, agent.greet(machine.greeting).then(() => agent.run('true'))]);
     return { took: since(start), agent };
   };
   const late = new Promise<never>((_resolve, reject) => {
@@ -266,7 +168,7 @@ for (let line = await lines.next(); line.done !== true; line = await lines.next(
     answer([]);
     while ((await lines.next()).done !== true) {
       const start = process.hrtime.bigint();
-      await agent.runTrue();
+      await agent.run('true');
       answer([since(start)]);
     }
   });

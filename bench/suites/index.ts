@@ -14,6 +14,7 @@ import { images } from './images.ts';
 import { intercept } from './intercept.ts';
 import { lifecycle } from './lifecycle.ts';
 import { memory } from './memory.ts';
+import { memoryCopies } from './memory-copies.ts';
 import { objectStores } from './object-stores.ts';
 import { previews } from './previews.ts';
 import { ssh } from './ssh.ts';
@@ -29,6 +30,7 @@ export const SUITES: Record<string, Suite> = {
   memory,
   api,
   lifecycle,
+  'memory-copies': memoryCopies,
   tenancy,
   'fair-share': fairShare,
   fleet,
