@@ -30,8 +30,20 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	default:
+		if os.Getpid() == 1 {
+			runAsInit(m)
+		}
 		os.Exit(m.Run())
 	}
+}
+
+// runAsInit runs the tests as the only process of a machine, to try them on its kernel, and powers it off.
+func runAsInit(m *testing.M) {
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		fmt.Println(err)
+	}
+	fmt.Println("ended with", m.Run())
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
 }
 
 // The main goroutine runs on the main thread.
@@ -127,6 +139,9 @@ func TestAProcessThatDoesNotStopContinues(t *testing.T) {
 	defer func() { _ = unix.Kill(forked, unix.SIGKILL) }()
 	hostd := testProgram("hostd", fmt.Sprint(pid), fmt.Sprint(uint64(address)), fmt.Sprint(targetBytes), "/dev/null")
 	said, err := hostd.CombinedOutput()
+	if err == nil && string(said) != tracked+"\n" {
+		t.Skip("without tracking no process is stopped")
+	}
 	if err == nil || !strings.Contains(string(said), "blocked inside the kernel") {
 		t.Fatalf("%q, %v", said, err)
 	}

@@ -3,6 +3,7 @@ import { spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdir, readdir, readFile } from 'node:fs/promises';
+import { release } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -199,7 +200,11 @@ describe("a fork whose child's disk cannot be made", () => {
   });
 });
 
-describe('a VMM that cannot be traced', () => {
+/** Older kernels mark written pages instead of tracking them, for which nothing is traced. */
+const [major = 0, minor = 0] = release().split('.').map(Number);
+const untraced = major > 6 || (major === 6 && minor >= 7) ? false : 'only with Linux 6.7 is a VMM traced';
+
+describe('a VMM that cannot be traced', { skip: untraced }, () => {
   /** A process has one tracer at most. */
   async function trace(): Promise<AsyncDisposable> {
     const tracer = spawn('perl', [
