@@ -3,7 +3,6 @@ import { spawn } from 'node:child_process';
 import { hash } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdir, readdir, readFile } from 'node:fs/promises';
-import { release } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, it, mock } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -24,6 +23,7 @@ import { copiersOf, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import { TRACKS_WRITES } from './support/tracks-writes.ts';
 import type { SnapshotObservation } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
@@ -200,9 +200,7 @@ describe("a fork whose child's disk cannot be made", () => {
   });
 });
 
-/** Older kernels mark written pages instead of tracking them, for which nothing is traced. */
-const [major = 0, minor = 0] = release().split('.').map(Number);
-const untraced = major > 6 || (major === 6 && minor >= 7) ? false : 'only with Linux 6.7 is a VMM traced';
+const untraced = TRACKS_WRITES ? false : 'only with Linux 6.7 is a VMM traced';
 
 describe('a VMM that cannot be traced', { skip: untraced }, () => {
   /** A process has one tracer at most. */

@@ -1,11 +1,15 @@
 import assert from 'node:assert/strict';
+import { stat } from 'node:fs/promises';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
 import { isolateNetwork } from './support/isolated-network.ts';
+import { vmFacts } from './support/runner-process.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
+import { TRACKS_WRITES } from './support/tracks-writes.ts';
+import { DESCRIPTORS } from '../src/vmm/vmm-paths.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
@@ -38,6 +42,12 @@ async function fork(n: number, desired: 'running' | 'paused' = 'running'): Promi
     },
   });
   return await runner.reported(1, desired, { of: id(n) });
+}
+
+/** The memory file that a child's VMM maps. */
+async function mappedBy(n: number): Promise<number> {
+  const { pid } = await vmFacts(runner.home, id(n));
+  return (await stat(`/proc/${pid}/fd/${DESCRIPTORS.memory}`)).ino;
 }
 
 describe('fork of a running sandbox', () => {
@@ -103,6 +113,13 @@ describe('fork of a running sandbox', () => {
       await fork(n);
       await right(n);
     }
+    const [first, second, third, fourth, afterSnapshot] = await Promise.all(
+      [14, 15, 16, 17, 18].map(mappedBy),
+    );
+    assert.notEqual(first, second);
+    assert.notEqual(afterSnapshot, second);
+    // Where the kernel cannot tell what was written since the fork before, none of a later fork shares its memory.
+    assert.equal(new Set([second, third, fourth]).size, TRACKS_WRITES ? 1 : 3);
     // The memory that they share has not changed.
     for (const n of [14, 15, 16, 17]) await right(n);
     for (const n of [14, 15, 16, 17, 18]) {
