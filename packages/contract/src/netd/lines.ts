@@ -14,6 +14,12 @@ export const Synced = Type.Object({ type: Type.Literal('synced'), seq: Seq });
 export const Ping = Type.Object({ type: Type.Literal('ping'), seq: Seq });
 export const Stop = Type.Object({ type: Type.Literal('stop') });
 
+/**
+ * How long a helper process has to start. On a busy machine a start takes ten seconds: with a shorter deadline it would be killed and
+ * started again for ever, and what waits for it would give up before it is there.
+ */
+export const HELPER_START_MS = 60_000;
+
 /** The peer sent what is not in the protocol; the connection is to be closed. */
 export class LineError extends Error {
   override name = 'LineError';

@@ -1,14 +1,12 @@
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { once } from 'node:events';
-import type { DomainSet } from '@releap/contract/netd';
+import { type DomainSet, HELPER_START_MS } from '@releap/contract/netd';
 import type { Log } from '../log.ts';
 import { splice } from '../splice.ts';
 import { handoverLine } from './handover.ts';
 import type { Interceptor, InterceptRequest } from './interceptor.ts';
 
-/** How long a connection waits for an interceptor that is being started. */
-const START_MS = 10_000;
 const RETRY_MS = 100;
 
 /** Hands connections over to the process that has the secrets. */
@@ -53,7 +51,8 @@ export class SocketInterceptor implements Interceptor {
   }
 
   async #connect(client: Socket): Promise<Socket> {
-    const end = performance.now() + START_MS;
+    // It may be starting.
+    const end = performance.now() + HELPER_START_MS;
     for (;;) {
       try {
         if (this.path === undefined) throw new Error('there is no interceptor');

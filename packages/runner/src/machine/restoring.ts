@@ -9,10 +9,10 @@ import { usableMib } from '../template/machine-size.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
-import { TCG_CACHE_MIB } from '../vmm/command-line.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { DESCRIPTORS } from '../vmm/vmm-paths.ts';
 import { lastOutput } from '../vmm/start-vmm.ts';
+import { DEADLINES_MS, overheadMib, tuning } from '../vmm/tuning.ts';
 import { Vm } from '../vmm/vm.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
 import type { BootOptions, VmSlot } from './boot-options.ts';
@@ -22,12 +22,6 @@ import type { Stopwatch } from './stopwatch.ts';
 import { hardwareOf, holdSystemDisk } from './vm-folder.ts';
 import type { RecordedHardware, VmFolders, VmRecord } from './vm-folder.ts';
 
-/** A state of this size loads in about 3 ms; longer only on a machine under heavy load. */
-const LOAD_DEADLINE_MS = 15_000;
-/** QEMU's own memory: code, heap and disk caches, without the emulator's cache of translated code. */
-const VMM_OVERHEAD_MIB = 96;
-/** What a guest writes while it boots. */
-const BOOT_PAGES_MIB = 96;
 /** Threads of a VMM besides its vCPUs: the main loop, and up to 64 of the thread pool for its disks. */
 const VMM_PIDS = 128;
 /** qcow2 metadata adds 10 bytes for each cluster of 64 KiB to a file; 16 are allowed. */
@@ -269,7 +263,7 @@ export class Restoring {
     try {
       await complete?.(vm.identity.pid);
       clock.mark('memory');
-      await vm.loadState(DESCRIPTORS.state, LOAD_DEADLINE_MS).catch(async (error: unknown) => {
+      await vm.loadState(DESCRIPTORS.state, DEADLINES_MS.loadState).catch(async (error: unknown) => {
         const said = await lastOutput(vm.dir);
         // The state is damaged or of another machine: it is discarded and made again. The end of a VMM that was killed
         // meanwhile proves nothing about the state.
@@ -310,8 +304,7 @@ export class Restoring {
    * the cgroup of that guest.
    */
   memoryMib(shape: GuestSize): number {
-    const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
-    return 2 * usableMib(shape) + VMM_OVERHEAD_MIB + emulator;
+    return 2 * usableMib(shape) + overheadMib(this.#platform.accelerator, shape.memMib);
   }
 
   /**
@@ -320,8 +313,8 @@ export class Restoring {
    */
   writtenMaxMib(shape: GuestSize, sharesFolders: boolean): number | undefined {
     if (shape.reservedMib === undefined) return undefined;
-    const emulator = this.#platform.accelerator === 'tcg' ? TCG_CACHE_MIB : 0;
-    return usableMib(shape) + VMM_OVERHEAD_MIB + emulator + (sharesFolders ? BOOT_PAGES_MIB : 0);
+    const { vmmMib, bootMib } = tuning(this.#platform.accelerator);
+    return usableMib(shape) + vmmMib + (sharesFolders ? bootMib : 0);
   }
 
   /** Limits of its cgroup. */

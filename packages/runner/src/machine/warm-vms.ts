@@ -1,6 +1,7 @@
 import { awaitAgent } from '../template/agent-hello.ts';
 import type { MachineSize } from '../template/machine-size.ts';
 import type { Hardware } from '../vmm/device-model.ts';
+import { DEADLINES_MS } from '../vmm/tuning.ts';
 import type { BootOptions, VmSlot } from './boot-options.ts';
 import type { Machines } from './machines.ts';
 import type { EmptyVm } from './restoring.ts';
@@ -8,7 +9,6 @@ import { rootDiskOf } from './warm-vm.ts';
 import type { WantedVm, WantedVmm, WarmUp, WarmUpImage, WarmVm, WarmVmm } from './warm-vm.ts';
 import type { Recipe, WaitingVm, WarmPools } from './warm-pool.ts';
 
-const AGENT_DEADLINE_MS = 60_000;
 /** CPU guarantee of a VM that is made ahead of time: it mostly uses CPU time that sandboxes leave idle. */
 const BACKGROUND_CORES = 0.03;
 
@@ -121,7 +121,7 @@ export class WarmVms<S extends VmSlot> {
         });
         try {
           const alive = (): boolean => !made.vm.exited;
-          await awaitAgent(made.agentSocketPath, { deadlineMs: AGENT_DEADLINE_MS, alive, signal });
+          await awaitAgent(made.agentSocketPath, { deadlineMs: DEADLINES_MS.agent, alive, signal });
           await warmUp?.run(made);
           // A waiting VM must use no CPU time.
           await made.vm.stop();

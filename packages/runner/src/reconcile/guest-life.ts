@@ -2,6 +2,7 @@ import type { Logger } from 'pino';
 import { GuestError } from '../guest/index.ts';
 import type { GuestClient, GuestConfig } from '../guest/index.ts';
 import type { RunningVm } from '../machine/index.ts';
+import { DEADLINES_MS } from '../vmm/tuning.ts';
 import type { AgentConnection } from './agent-connection.ts';
 import { freshness } from './guest-config.ts';
 import type { SandboxEvents } from './sandbox-host.ts';
@@ -15,12 +16,6 @@ export interface IdentityUpdate {
   env?: Record<string, string>;
 }
 
-/** The agent mounts three disks and starts the entrypoint; seconds only on a machine that is overloaded. */
-const CONFIGURE_DEADLINE_MS = 60_000;
-/** The same for a guest with volumes, which is booting meanwhile: seconds under emulation. */
-const BOOT_AND_CONFIGURE_DEADLINE_MS = 150_000;
-/** Setting the clock and thawing; seconds only on a machine that is overloaded. */
-const RENEW_DEADLINE_MS = 60_000;
 /** A guest that has received the message answers by then, unless the machine is hopelessly overloaded. */
 const HEARD_DEADLINE_MS = 15_000;
 /** Clearing the input of a slow guest may end the session again. */
@@ -51,7 +46,7 @@ export async function configure(
   log: Logger,
 ): Promise<unknown> {
   const boots = config.volumes !== undefined;
-  const options = { signal, deadlineMs: boots ? BOOT_AND_CONFIGURE_DEADLINE_MS : CONFIGURE_DEADLINE_MS };
+  const options = { signal, deadlineMs: boots ? DEADLINES_MS.bootAndConfigure : DEADLINES_MS.configure };
   const { reservedBytes, timingsUs } = await guest.configure(config, options);
   const { reserveBytes: asked = 0 } = config;
   // The limit of the VMM's cgroup relies on it: if the guest used the reserved memory, the host's OOM killer would end it.
@@ -66,7 +61,7 @@ export async function configure(
 export async function renewIdentity(
   guest: GuestClient,
   identity: IdentityUpdate,
-  { deadlineMs = RENEW_DEADLINE_MS, signal }: { deadlineMs?: number; signal?: AbortSignal } = {},
+  { deadlineMs = DEADLINES_MS.renewIdentity, signal }: { deadlineMs?: number; signal?: AbortSignal } = {},
 ): Promise<void> {
   const options = { deadlineMs, ...(signal && { signal }) };
   const { clockNs } = await guest.reconfigure({ ...identity, ...freshness() }, options);

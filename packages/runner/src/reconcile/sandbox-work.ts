@@ -3,6 +3,7 @@ import { traced } from '@releap/tracing';
 import { GuestLostError } from '../machine/index.ts';
 import { failpoint } from '../failpoint.ts';
 import type { OperationMetrics } from '../metrics/operation-metrics.ts';
+import { DEADLINES_MS } from '../vmm/tuning.ts';
 import type { Lease } from './step-queue.ts';
 import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import { messageOf, NOTHING_BESIDE_VM, SandboxOutcome } from './sandbox-outcome.ts';
@@ -10,10 +11,6 @@ import type { SandboxState } from './sandbox-state.ts';
 import { CONVERGENCE, DISK_GONE, LAST_STEPS, match, RECOVERY } from './sandbox-table.ts';
 import type { ConvergeStep, Facts, RecoveryStep } from './sandbox-table.ts';
 
-/** From the first step to `running`, pulls not included. Twice what a cold boot takes under emulation. */
-const BOOT_DEADLINE_MS = 90_000;
-/** The same for a sandbox with volumes, which is not restored from a template. Less than the deadline of `booting`. */
-const BOOT_WITH_VOLUMES_DEADLINE_MS = 160_000;
 /** A pull or build of the root image, and the content of volumes; their clients have deadlines of their own below this. */
 const IMAGE_DEADLINE_MS = 30 * 60_000;
 /** Grace period of the entrypoint after its signal. */
@@ -297,7 +294,7 @@ export class SandboxWork {
     // The child continues; the next step of the source waits until its memory is no longer read.
     lease.releaseAfter(origin.copied);
     await this.#state.observe('booting');
-    const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+    const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(DEADLINES_MS.boot)]);
     const { served, past } = this.#state;
     this.live = await this.#host.startForkChild(served, origin, past, this.#events(), bootSignal);
   }
@@ -321,7 +318,7 @@ export class SandboxWork {
       failpoint(`${operation}:recorded`);
       // First: if a later step fails, there is a disk and no suspend image, which is what `stopped` means.
       if (isPersistent) {
-        const discardSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+        const discardSignal = AbortSignal.any([signal, AbortSignal.timeout(DEADLINES_MS.boot)]);
         await this.#host.discardMemory(served, past, discardSignal);
         failpoint(`${operation}:discarded`);
       }
@@ -334,7 +331,7 @@ export class SandboxWork {
       else await this.#host.makeTemplate(served, imageSignal);
       if (this.#state.observation.status === 'building') await this.#state.observe('booting');
       failpoint(`${operation}:image`);
-      const bootMs = served.spec.volumes === undefined ? BOOT_DEADLINE_MS : BOOT_WITH_VOLUMES_DEADLINE_MS;
+      const bootMs = served.spec.volumes === undefined ? DEADLINES_MS.boot : DEADLINES_MS.bootWithVolumes;
       const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(bootMs)]);
       // Never replaces a lost disk with an empty one: the loss would go unnoticed.
       if (isPersistent && operation === 'start') {
@@ -362,7 +359,7 @@ export class SandboxWork {
     try {
       await this.#state.observe('booting');
       failpoint('resume:recorded');
-      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(BOOT_DEADLINE_MS)]);
+      const bootSignal = AbortSignal.any([signal, AbortSignal.timeout(DEADLINES_MS.boot)]);
       this.live = await this.#operations.run(
         'resume',
         async () => await this.#host.resume(served, past, this.#events(), bootSignal),

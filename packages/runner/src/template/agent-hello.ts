@@ -20,7 +20,7 @@ function helloFrame(nonce: string): Buffer {
 
 /**
  * Waits until the guest's agent responds to a HELLO on its socket, and disconnects.
- * @throws when it has not responded within `deadlineMs`
+ * @throws when it has not responded within `deadlineMs`, and the reason of `signal` once that is aborted
  */
 export async function awaitAgent(
   socketPath: string,
@@ -52,7 +52,7 @@ function answer(socket: Socket, deadlineMs: number, signal: AbortSignal | undefi
       () => settle(new Error(`the guest agent did not answer within ${deadlineMs} ms`)),
       deadlineMs,
     );
-    const onAbort = (): void => settle(new Error('waiting for the guest agent was cancelled'));
+    const onAbort = (): void => settle(signal?.reason as Error);
     signal?.addEventListener('abort', onAbort, { once: true });
     let seen = Buffer.alloc(0);
     socket.on('data', (chunk: Buffer) => {

@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { PRINTS_EARLY } from '@releap/contract/boot-watch';
 import type { Accelerator } from '../vmm/accelerator.ts';
 import { cpuModel, deviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
@@ -96,7 +97,8 @@ export function usableMib({ memMib, reservedMib = 0 }: GuestSize): number {
 const EMULATED_TIMER_HZ = 62_500_000;
 
 /**
- * Command line of the guest's kernel. Under emulation:
+ * Command line of the guest's kernel. Of a template's it prints from the start, which tells a slow boot from one that hangs, and
+ * costs the boot little; from its agent's start on a guest's kernel prints emergencies only. Under emulation:
  * - mitigations guard against speculation, which emulated code does not do;
  * - the emulator's time-stamp counter is the host's, and the guest is told its frequency: a microvm has nothing but
  *   an emulated PIT to measure it by, and on a busy host that goes wrong (one boot in ten hung). For the same reason
@@ -110,8 +112,7 @@ const EMULATED_TIMER_HZ = 62_500_000;
 export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFolders: boolean }): string {
   const emulated = platform.accelerator === 'tcg';
   const parts = [
-    'console=ttyS0',
-    'quiet',
+    sharesFolders ? 'console=ttyS0 quiet' : PRINTS_EARLY,
     `init_on_alloc=${emulated && sharesFolders ? 1 : 0}`,
     'panic=-1',
     'reboot=t',

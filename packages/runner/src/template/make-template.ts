@@ -1,23 +1,19 @@
 import { chown, mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { BootWatch } from '@releap/contract/boot-watch';
 import type { Logger } from 'pino';
 import { run } from '../process/index.ts';
 import { HOSTD } from '../host/hostd.ts';
 import { saveState } from '../vmm/save-state.ts';
+import { DEADLINES_MS, tuning } from '../vmm/tuning.ts';
 import { Vm } from '../vmm/vm.ts';
 import { awaitAgent } from './agent-hello.ts';
 import { kernelAppend } from './machine-size.ts';
 import type { Platform, MachineSize } from './machine-size.ts';
 
-/** A cold boot takes 2 to 10 s under emulation, on a machine with little else to do. */
-const BOOT_DEADLINE_MS = 60_000;
-const COMPACT_DEADLINE_MS = 300_000;
-/**
- * After its agent has responded, a kernel still finishes some initialisation, such as switching to the time-stamp counter a
- * second after its detection. It belongs into the template, and not into each VM that is restored from it.
- */
-const SETTLE_MS = 1_500;
+/** Of its console, in an error message. */
+const CONSOLE_TAIL = 600;
 
 /** What an agent writes to the console before it ends a boot whose kernel has measured its timers wrongly. */
 const USELESS_BOOT = 'releap: this boot is of no use';
@@ -45,7 +41,8 @@ export async function makeTemplate(
   await chown(jail, jailUid, jailUid);
   await using memory = await open(bootMemory, 'wx+', 0o600);
   await memory.truncate(shape.memMib * 1024 * 1024);
-  const console = new ConsoleTail();
+  const { boot, settleMs } = tuning(platform.accelerator);
+  using watch = new BootWatch(boot);
   const started = performance.now();
   const vm = await Vm.start({
     vmm: platform.vmm,
@@ -69,50 +66,35 @@ export async function makeTemplate(
     tap: 'tap0',
     cgroupProcs: options.cgroupProcs,
     fileMaxMib: shape.memMib + 64,
-    onConsole: (chunk) => console.add(chunk),
+    onConsole: (chunk) => watch.add(chunk.toString('latin1')),
     signal,
     log,
   });
   try {
     await awaitAgent(vm.agentSocketPath, {
-      deadlineMs: BOOT_DEADLINE_MS,
+      deadlineMs: boot.total,
       alive: () => !vm.exited,
-      signal,
+      signal: signal === undefined ? watch.signal : AbortSignal.any([watch.signal, signal]),
     }).catch((error: unknown) => {
-      const Failure = console.includes(USELESS_BOOT) ? UselessBootError : Error;
+      const Failure = watch.console.includes(USELESS_BOOT) ? UselessBootError : Error;
+      const tail = JSON.stringify(watch.console.trim().slice(-CONSOLE_TAIL));
       throw new Failure(
-        `a template guest did not boot: ${(error as Error).message}; its console ended: ${console.text()}`,
+        `a template guest did not boot: ${(error as Error).message}; its console ended: ${tail}`,
       );
     });
-    await sleep(SETTLE_MS, undefined, { signal });
+    watch[Symbol.dispose]();
+    await sleep(settleMs, undefined, { signal });
     await vm.stop();
     await saveState(vm, { root: jail, uid: jailUid }, join(folder, 'state'));
   } finally {
     await vm.kill();
   }
   await run(HOSTD, ['compact', bootMemory, join(folder, 'memory')], {
-    deadlineMs: COMPACT_DEADLINE_MS,
+    deadlineMs: DEADLINES_MS.compact,
     signal,
   });
   for (const name of ['boot-memory', 'jail', 'qmp', 'agent', 'console', 'vmm.log']) {
     await rm(join(folder, name), { recursive: true, force: true });
   }
   log.info({ ...shape, took_ms: Math.round(performance.now() - started) }, 'template made');
-}
-
-/** The end of a guest's console output, for an error message. */
-class ConsoleTail {
-  #text = '';
-
-  add(chunk: Buffer): void {
-    this.#text = (this.#text + chunk.toString('latin1')).slice(-2_000);
-  }
-
-  includes(text: string): boolean {
-    return this.#text.includes(text);
-  }
-
-  text(): string {
-    return JSON.stringify(this.#text.trim().slice(-600));
-  }
 }

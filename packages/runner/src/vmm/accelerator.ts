@@ -1,12 +1,11 @@
 import { createHash } from 'node:crypto';
-import { access, constants, mkdir, readdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, stat, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import { killGroup, startProcess, toolEnvironment } from '../process/index.ts';
+import { probe } from './kvm-trial.ts';
 import { bootId } from './process-identity.ts';
-import { vmmCommand } from './vmm-store.ts';
 import type { Vmm } from './vmm-store.ts';
 
 /** How guest code is executed: by hardware virtualisation, or by an emulator that is about ten times slower. */
@@ -23,17 +22,8 @@ export type AcceleratorChoice = Accelerator | 'auto';
 const FAILURE_BELIEVED_MS = 60 * 60_000;
 /** Until another trial, where the operator requires KVM. */
 const RETRY_MS = 30_000;
-/**
- * Under KVM a guest boots within a second or two. One that prints nothing at all for `first` hangs: on some machines guests execute
- * nothing. One whose firmware has printed something executes, and is given time: on a busy host that is virtualised itself a boot
- * took more than a minute. Then it hangs when it prints nothing for `silence`.
- */
-const PROBE_MS = { first: 30_000, silence: 90_000, deadline: 300_000 };
-const CONSOLE_MAX_BYTES = 64 * 1024;
 /** In the cache folder. */
 const VERDICT_FILE = 'accelerator.json';
-/** What the guest agent prints on its console once it runs. */
-const GUEST_READY = 'releap: ready';
 
 export interface AcceleratorFacts {
   accelerator: Accelerator;
@@ -220,110 +210,4 @@ export async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number |
   const bogomips = Number(value('bogomips'));
   const known = / constant_tsc( |$)/.test(value('flags')) && bogomips > 200 && bogomips < 40_000;
   return { hostCpu, tscKhz: known ? Math.round(bogomips * 500) : undefined };
-}
-
-async function probe(
-  vmm: Vmm,
-  kernel: string,
-  initramfs: string,
-  signal: AbortSignal | undefined,
-): Promise<{ accelerator: Accelerator; reason: string; tried: boolean }> {
-  try {
-    await access('/dev/kvm', constants.R_OK | constants.W_OK);
-  } catch (error) {
-    return {
-      accelerator: 'tcg',
-      reason: `/dev/kvm cannot be opened (${(error as NodeJS.ErrnoException).code})`,
-      tried: false,
-    };
-  }
-  const started = performance.now();
-  const problem = await bootUnderKvm(vmm, kernel, initramfs, signal);
-  return problem === undefined
-    ? {
-        accelerator: 'kvm',
-        reason: `a guest booted under KVM in ${Math.round(performance.now() - started)} ms`,
-        tried: true,
-      }
-    : { accelerator: 'tcg', reason: `no guest boots under KVM here: ${problem}`, tried: true };
-}
-
-/** @returns why no guest booted; undefined when a guest's first process ran */
-async function bootUnderKvm(
-  vmm: Vmm,
-  kernel: string,
-  initramfs: string,
-  signal: AbortSignal | undefined,
-): Promise<string | undefined> {
-  const args = [
-    '-nodefaults',
-    '-no-user-config',
-    '-nographic',
-    '-no-reboot',
-    '-accel',
-    'kvm',
-    '-cpu',
-    'host',
-  ];
-  args.push('-machine', 'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on', '-smp', '2', '-m', '256M');
-  args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
-  args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
-  // Not `quiet`, and from the start: what the kernel prints tells a slow boot from one that hangs.
-  args.push('-kernel', kernel, '-initrd', initramfs, '-append', 'console=ttyS0 earlyprintk=ttyS0 panic=-1');
-  const command = vmmCommand(vmm.folder);
-  const child = startProcess(command.program, [...command.args, ...args], {
-    stdio: ['ignore', 'pipe', 'pipe'],
-    env: { ...toolEnvironment(), ...command.env },
-  });
-  let text = '';
-  let stderr = '';
-  let silentMs = 0;
-  let isLate = false;
-  const expectOutput = (ms: number): NodeJS.Timeout =>
-    setTimeout(() => {
-      silentMs = ms;
-      killGroup(child);
-    }, ms);
-  let silence = expectOutput(PROBE_MS.first);
-  const deadline = setTimeout(() => {
-    isLate = true;
-    killGroup(child);
-  }, PROBE_MS.deadline);
-  const onAbort = (): void => killGroup(child);
-  signal?.addEventListener('abort', onAbort);
-  if (signal?.aborted === true) onAbort();
-  const ready = new Promise<undefined>((resolve) => {
-    child.stdout?.on('data', (chunk: Buffer) => {
-      clearTimeout(silence);
-      silence = expectOutput(PROBE_MS.silence);
-      text = (text + chunk.toString('latin1')).slice(-CONSOLE_MAX_BYTES);
-      if (text.includes(GUEST_READY)) resolve(undefined);
-    });
-  });
-  child.stderr?.on('data', (chunk: Buffer) => {
-    stderr = (stderr + chunk.toString('utf8')).slice(-1_000);
-  });
-  const closed = new Promise<void>((resolve) => {
-    child.once('close', () => resolve());
-    child.once('error', (error) => {
-      stderr = error.message;
-      resolve();
-    });
-  });
-  const ended = closed.then(() =>
-    silentMs > 0
-      ? `it hangs (nothing from it within ${silentMs / 1000} s)`
-      : isLate
-        ? `it takes longer than ${PROBE_MS.deadline / 1000} s`
-        : `the VMM ended: ${stderr.trim().split('\n').at(-1) ?? ''}`,
-  );
-  try {
-    return await Promise.race([ready, ended]);
-  } finally {
-    clearTimeout(silence);
-    clearTimeout(deadline);
-    signal?.removeEventListener('abort', onAbort);
-    killGroup(child);
-    await closed;
-  }
 }

@@ -1,6 +1,7 @@
 import type { Accelerator } from './accelerator.ts';
 import { cpuModel, deviceModel, DISKS } from './device-model.ts';
 import type { DiskName, Hardware } from './device-model.ts';
+import { TCG_CACHE_MIB } from './tuning.ts';
 import { SOCKETS } from './vmm-paths.ts';
 import type { VmmPaths } from './vmm-paths.ts';
 
@@ -39,9 +40,6 @@ export const PLACEHOLDER_BYTES = 1024 ** 4;
 
 /** Requests of a shared folder that a guest may have under way: the most that virtiofsd takes. */
 const SHARE_QUEUE_SIZE = 1024;
-
-/** Size of the emulator's cache of translated code (TCG `tb-size`). The default is 1 GiB, in addition to the guest's memory. */
-export const TCG_CACHE_MIB = 128;
 
 /** An empty block node that stands in for a disk until the disk is attached. */
 export function placeholderNode(name: DiskName): BlockNode {

@@ -7,6 +7,7 @@
 import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
 import { IntakeBudget } from '../budget/intake-budget.ts';
+import { DEADLINES_MS } from './tuning.ts';
 
 /** Longest accepted line, in bytes. Valid responses have at most a few kilobytes. */
 const LINE_MAX_BYTES = 1024 * 1024;
@@ -16,12 +17,6 @@ const IN_FLIGHT_MAX = 64;
 const LINES_PER_SECOND = 2_000;
 const LINES_BURST = 4_000;
 const LINE_UNIT_BYTES = 4096;
-const DEFAULT_DEADLINE_MS = 5_000;
-/**
- * Commands that change a machine may flush its disks first (`stop`, `blockdev-snapshot`), and the VMM does not respond
- * meanwhile: this takes seconds when the disk of the host is under load.
- */
-const CHANGE_DEADLINE_MS = 60_000;
 
 /** The VMM responded with an error, or did not respond. */
 export class QmpError extends Error {
@@ -87,7 +82,7 @@ export class QmpClient {
     path: string,
     options: { deadlineMs?: number; alive?: () => boolean; signal?: AbortSignal } = {},
   ): Promise<QmpClient> {
-    const deadline = performance.now() + (options.deadlineMs ?? DEFAULT_DEADLINE_MS);
+    const deadline = performance.now() + (options.deadlineMs ?? DEADLINES_MS.qmpQuery);
     const left = (): number => Math.max(1, Math.ceil(deadline - performance.now()));
     const socket = await connectUnix(path, { ...options, deadlineMs: left() });
     const client = new QmpClient(socket);
@@ -116,7 +111,7 @@ export class QmpClient {
       return Promise.reject(new QmpError('Protocol', `more than ${IN_FLIGHT_MAX} QMP commands in flight`));
     }
     const id = this.#nextId++;
-    const usual = command.startsWith('query-') ? DEFAULT_DEADLINE_MS : CHANGE_DEADLINE_MS;
+    const usual = command.startsWith('query-') ? DEADLINES_MS.qmpQuery : DEADLINES_MS.qmpChange;
     const deadlineMs = options.deadlineMs ?? usual;
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
@@ -275,7 +270,7 @@ export async function connectUnix(
   path: string,
   options: { deadlineMs?: number; alive?: () => boolean; signal?: AbortSignal } = {},
 ): Promise<Socket> {
-  const deadlineMs = options.deadlineMs ?? DEFAULT_DEADLINE_MS;
+  const deadlineMs = options.deadlineMs ?? DEADLINES_MS.qmpQuery;
   const deadline = performance.now() + deadlineMs;
   for (;;) {
     options.signal?.throwIfAborted();

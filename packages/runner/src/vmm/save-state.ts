@@ -1,9 +1,9 @@
 import { chown, open, rm } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
+import { DEADLINES_MS } from './tuning.ts';
 import type { Vm } from './vm.ts';
 
-const SAVE_DEADLINE_MS = 30_000;
 /** The device state of our machine is 0.1 MB. */
 const STATE_MAX_BYTES = 64 * 1024 * 1024;
 const NAME = 'state';
@@ -43,7 +43,7 @@ export class StateFile implements AsyncDisposable {
     await this.#vm.qmp.execute(
       'xen-save-devices-state',
       { filename: `/${NAME}`, live: false },
-      { deadlineMs: SAVE_DEADLINE_MS },
+      { deadlineMs: DEADLINES_MS.saveState },
     );
   }
 

@@ -9,14 +9,8 @@ import type { ProcessIdentity } from './process-identity.ts';
 import { connectUnix, QmpClient } from './qmp.ts';
 import { lastOutput, startVmm } from './start-vmm.ts';
 import type { StartVmOptions } from './start-vmm.ts';
+import { DEADLINES_MS } from './tuning.ts';
 
-/** QEMU listens on its sockets within 30 ms of its start; longer only on a machine under heavy load. */
-const START_DEADLINE_MS = 15_000;
-const KILL_DEADLINE_MS = 10_000;
-/** A VMM that quits may have to write the metadata of its disks. */
-const QUIT_DEADLINE_MS = 1_000;
-/** A VMM may be flushing its disks, and does not respond meanwhile. */
-const ADOPT_DEADLINE_MS = 20_000;
 /** Interval of checks whether the process is alive, in addition to the end of its QMP connection. */
 const WATCH_INTERVAL_MS = 2_000;
 const EXIT_GRACE_MS = 500;
@@ -106,7 +100,7 @@ export class Vm {
     const { child, identity, fate } = await startVmm(options);
     try {
       const qmp = await QmpClient.connect(join(dir, 'qmp'), {
-        deadlineMs: START_DEADLINE_MS,
+        deadlineMs: DEADLINES_MS.vmmStart,
         alive: () => fate.ended === undefined,
         ...(options.signal && { signal: options.signal }),
       });
@@ -125,7 +119,7 @@ export class Vm {
       for (let waited = 0; waited < EXIT_GRACE_MS && isEnding(); waited += 10) {
         await new Promise((resolve) => setTimeout(resolve, 10));
       }
-      await killProcess(identity, KILL_DEADLINE_MS);
+      await killProcess(identity, DEADLINES_MS.vmmKill);
       const said = await lastOutput(dir);
       throw new Error(
         `the VMM did not start${fate.ended === undefined ? '' : ` (${fate.ended})`}: ${said || (error as Error).message}`,
@@ -152,7 +146,7 @@ export class Vm {
     if (!command.includes(option(startedIn)))
       throw new Error(`process ${identity.pid} is not the VMM of ${dir}`);
     const qmp = await QmpClient.connect(join(dir, 'qmp'), {
-      deadlineMs: ADOPT_DEADLINE_MS,
+      deadlineMs: DEADLINES_MS.vmmAdopt,
       alive: () => isAlive(identity),
     });
     const vm = new Vm(identity, qmp, dir, log);
@@ -220,7 +214,7 @@ export class Vm {
     const { data } = await arrived;
     if (data['status'] === 'completed') return;
     // The VMM then prints the reason and exits.
-    await this.ended(KILL_DEADLINE_MS).catch(() => undefined);
+    await this.ended(DEADLINES_MS.vmmKill).catch(() => undefined);
     throw new Error('the VMM could not load the saved state');
   }
 
@@ -282,7 +276,7 @@ export class Vm {
   /** Kills a VMM whose guest cannot continue. Its end is reported with this reason. */
   async fail(reason: string): Promise<void> {
     this.#failure = reason;
-    await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
+    await killProcess(this.identity, DEADLINES_MS.vmmKill).catch((error: unknown) =>
       this.#log.error({ err: error }, 'a VMM could not be ended'),
     );
   }
@@ -309,9 +303,9 @@ export class Vm {
   async quit(): Promise<void> {
     this.#exitListeners.clear();
     // The VMM may exit before it responds.
-    await this.qmp.execute('quit', undefined, { deadlineMs: QUIT_DEADLINE_MS }).catch(() => undefined);
+    await this.qmp.execute('quit', undefined, { deadlineMs: DEADLINES_MS.vmmQuit }).catch(() => undefined);
     this.detach();
-    for (const end = performance.now() + QUIT_DEADLINE_MS; isAlive(this.identity); ) {
+    for (const end = performance.now() + DEADLINES_MS.vmmQuit; isAlive(this.identity); ) {
       if (performance.now() >= end) {
         this.#log.warn({ pid: this.identity.pid }, 'a VMM does not quit; killing it');
         break;
@@ -324,7 +318,7 @@ export class Vm {
   /** Kills the VMM, and resolves when the process has ended. */
   async kill(): Promise<void> {
     this.detach();
-    await killProcess(this.identity, KILL_DEADLINE_MS);
+    await killProcess(this.identity, DEADLINES_MS.vmmKill);
   }
 
   /** Closes the connections; the VMM continues to run. */
@@ -357,7 +351,7 @@ export class Vm {
     if (isAlive(this.identity)) {
       // A VMM that cannot be controlled must not run.
       this.#log.error({ pid: this.identity.pid }, 'the VMM closed its control connection; killing it');
-      await killProcess(this.identity, KILL_DEADLINE_MS).catch((error: unknown) =>
+      await killProcess(this.identity, DEADLINES_MS.vmmKill).catch((error: unknown) =>
         this.#log.error({ err: error }),
       );
     }

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { RateLimit } from '@releap/contract/netd';
+import { HELPER_START_MS, RateLimit } from '@releap/contract/netd';
 import type { Logger } from 'pino';
 import type { TSchema } from 'typebox';
 import {
@@ -11,8 +11,6 @@ import {
 import { type HelperProcess, netdVersion } from './helper-process.ts';
 
 const REPLY_DEADLINE_MS = 20_000;
-/** On a busy machine a start takes ten seconds: with a shorter deadline a helper would be killed and started again for ever. */
-export const START_DEADLINE_MS = 60_000;
 const CONNECT_POLL_MS = 20;
 const RESTART_DELAY_MS = { first: 100, most: 10_000 };
 /** One that served this long before it ended starts again without delay. */
@@ -171,7 +169,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
     }
     await prepare?.();
     await process.start();
-    const end = performance.now() + START_DEADLINE_MS;
+    const end = performance.now() + HELPER_START_MS;
     for (;;) {
       await sleep(CONNECT_POLL_MS);
       try {
@@ -201,7 +199,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
       } else onRequest(event as HelperRequest<S>, from);
     };
     const connection = await HelperConnection.open(process.socketPath, protocol, replyMs, onEvent);
-    const timer = setTimeout(() => connection.end('no greeting'), START_DEADLINE_MS);
+    const timer = setTimeout(() => connection.end('no greeting'), HELPER_START_MS);
     void connection.lost.then((why) => greeted.reject(new HelperLostError(why)));
     try {
       await greeted.promise;

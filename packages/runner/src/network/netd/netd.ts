@@ -5,6 +5,7 @@ import {
   type EgressRules,
   formatCidr,
   formatNameServer,
+  HELPER_START_MS,
   type NameServer,
   NETD_PROTOCOL,
   NETD_REPLY_MAX_BYTES,
@@ -20,7 +21,7 @@ import type { Logger } from 'pino';
 import type { CgroupTree } from '../../cgroup/cgroup-tree.ts';
 import { type HelperConnection, HelperLostError, type HelperProtocol } from './helper-connection.ts';
 import { HelperProcess, LISTENING_DESCRIPTOR, SHARED_FOLDER } from './helper-process.ts';
-import { type HelperRequest, HelperSupervisor, START_DEADLINE_MS } from './helper-supervisor.ts';
+import { type HelperRequest, HelperSupervisor } from './helper-supervisor.ts';
 
 export const NETD: HelperProtocol<RunnerToNetd, typeof NetdToRunner> = {
   name: 'netd',
@@ -116,9 +117,9 @@ export class Netd {
   static async open(options: NetdOptions): Promise<Netd> {
     const netd = new Netd(options);
     netd.#helper.start();
-    const late = sleep(START_DEADLINE_MS, undefined, { ref: false }).then(async () => {
+    const late = sleep(HELPER_START_MS, undefined, { ref: false }).then(async () => {
       const words = await netd.#helper.lastOutput();
-      throw new Error(`netd did not start within ${START_DEADLINE_MS} ms${words === '' ? '' : `: ${words}`}`);
+      throw new Error(`netd did not start within ${HELPER_START_MS} ms${words === '' ? '' : `: ${words}`}`);
     });
     try {
       await Promise.race([netd.#dns.promise, late]);
