@@ -6,7 +6,15 @@ import { pino } from 'pino';
 import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/oci';
 import { countKvmImages } from '../src/machine/kvm-images.ts';
-import { findAccelerator, isBelieved, tryKvmAgain, type Verdict } from '../src/vmm/accelerator.ts';
+import {
+  type AcceleratorFacts,
+  type AcceleratorOptions,
+  findAccelerator,
+  isBelieved,
+  tryKvmAgain,
+  type Verdict,
+} from '../src/vmm/accelerator.ts';
+import { type BootResult, TrialStepError, type TrialSteps } from '../src/vmm/kvm-trial.ts';
 import { KvmWatch } from '../src/vmm/kvm-watch.ts';
 import { bootId } from '../src/vmm/process-identity.ts';
 
@@ -40,6 +48,7 @@ it('the operator decides: tcg is not tried, and the cached result of a trial sta
     initramfs: '/no/initramfs',
     cacheDir: folder.path,
     countKvmImages: () => Promise.resolve(1),
+    tryLifeCycle: () => Promise.resolve({}),
     log: pino({ enabled: false }),
   });
   assert.equal(facts.accelerator, 'tcg');
@@ -74,17 +83,18 @@ it('a trial that failed once is repeated, and one that then succeeds is the resu
     initramfs: '/no/initramfs',
     cacheDir: folder.path,
     countKvmImages: () => Promise.resolve(0),
+    tryLifeCycle: () => Promise.resolve({ restore: 5 }),
     log: pino({ enabled: false }),
   };
-  const results = ['tcg', 'tcg', 'kvm'] as const;
+  const problems = ['it hangs', 'it hangs', undefined];
   let trials = 0;
   let works = false;
   const watch = new KvmWatch({
     tryKvm: async (signal) => {
       works = await tryKvmAgain({ ...options, signal }, async () => {
-        const accelerator = results[trials] ?? 'tcg';
+        const problem = problems[trials];
         trials += 1;
-        return { accelerator, reason: 'a trial', tried: true };
+        return { problem, tried: true };
       });
       return works;
     },
@@ -101,6 +111,57 @@ it('a trial that failed once is repeated, and one that then succeeds is the resu
   if (verdict.device === '') return;
   assert.equal((await findAccelerator(options)).accelerator, 'kvm');
   assert.equal((JSON.parse(await readFile(path, 'utf8')) as Verdict).later, false);
+});
+
+it('a host on which guests boot and a later step fails has no KVM, and its report names the step', async () => {
+  await using folder = await temporaryFolder();
+  const boots = async (): Promise<BootResult> => await Promise.resolve({ problem: undefined, tried: true });
+  const options: AcceleratorOptions = {
+    choice: 'auto',
+    vmm: { version: '1', folder: '/no/vmm' },
+    kernel: { path: '/no/kernel', sha256: '' },
+    initramfs: '/no/initramfs',
+    cacheDir: folder.path,
+    countKvmImages: () => Promise.resolve(0),
+    tryLifeCycle: () => Promise.reject(new TrialStepError('restore', new Error('Invalid argument'))),
+    log: pino({ enabled: false }),
+  };
+  const failed = await findAccelerator(options, boots);
+  assert.equal(failed.accelerator, 'tcg');
+  assert.match(failed.reason, /no micro-VM runs: restore: Invalid argument$/);
+  const verdict = JSON.parse(await readFile(join(folder.path, 'accelerator.json'), 'utf8')) as Verdict;
+  assert.deepEqual([verdict.accelerator, verdict.tried], ['tcg', true]);
+  // With the choice `kvm` the failed trial is not believed.
+  let cpu = '';
+  const tryLifeCycle = async (facts: AcceleratorFacts): Promise<TrialSteps> => {
+    cpu = facts.hostCpu;
+    return await Promise.resolve({ template: 900, restore: 50 });
+  };
+  const works = await findAccelerator({ ...options, choice: 'kvm', tryLifeCycle }, boots);
+  assert.equal(works.accelerator, 'kvm');
+  assert.match(works.reason, /^a micro-VM ran under KVM: boot \d+ ms, template 900 ms, restore 50 ms$/);
+  assert.equal(cpu, works.hostCpu);
+});
+
+it('a trial that ends for another reason is no verdict', async () => {
+  await using folder = await temporaryFolder();
+  const signal = AbortSignal.abort(new Error('the service stops'));
+  const stopped = findAccelerator(
+    {
+      choice: 'auto',
+      vmm: { version: '1', folder: '/no/vmm' },
+      kernel: { path: '/no/kernel', sha256: '' },
+      initramfs: '/no/initramfs',
+      cacheDir: folder.path,
+      countKvmImages: () => Promise.resolve(0),
+      tryLifeCycle: () => Promise.reject(signal.reason as Error),
+      log: pino({ enabled: false }),
+      signal,
+    },
+    async () => await Promise.resolve({ problem: undefined, tried: true }),
+  );
+  await assert.rejects(stopped, /the service stops/);
+  assert.deepEqual(await readdir(folder.path), []);
 });
 
 it('the end of the service ends a trial that is under way', async () => {

@@ -15,6 +15,7 @@ import { KvmWatch } from '../vmm/kvm-watch.ts';
 import { VmmStore } from '../vmm/vmm-store.ts';
 import { virtiofsdFolder } from '@releap/contract/volume-probe';
 import { countKvmImages } from './kvm-images.ts';
+import { tryLifeCycle } from './life-cycle-trial.ts';
 import { Machines } from './machines.ts';
 import { placeSystemDisk, removeUnusedSystemDisks } from './system-disk.ts';
 
@@ -51,6 +52,10 @@ export interface OpenMachinesOptions {
   log: Logger;
 }
 
+/** Of a trial of KVM, beside the folder of the VMs: short, as sockets below it have short paths. */
+const TRIAL_FOLDER = 'trial';
+const TRIAL_SHAPE: MachineSize = { vcpus: 2, memMib: 256 };
+
 /** Detects the capabilities of this host, and opens everything that starts of VMs need. Starts no VM but a trial of KVM. */
 export async function openMachines(options: OpenMachinesOptions): Promise<{
   machines: Machines;
@@ -76,6 +81,50 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   const vmm = vmms.newest;
   const kernel = { path: options.kernel, sha256 };
   const systemFolder = join(folder, 'system');
+  const [initramfsSha256, system] = await Promise.all([
+    fileSha256(initramfs),
+    placeSystemDisk(options.systemDisk, systemFolder),
+  ]);
+  await removeUnusedSystemDisks(systemFolder, system);
+  const cgroups = await CgroupTree.open(options.home);
+  const localCopies = await LocalCopies.open(join(folder, 'local'), cacheDir);
+  if (localCopies.isNeeded) {
+    log.warn({ cache: cacheDir, folder }, 'the cache lies on another file system: each image is copied once');
+  }
+  const platformOf = ({ accelerator, hostCpu, tscKhz }: AcceleratorFacts): Platform => ({
+    accelerator,
+    hostCpu,
+    tscKhz,
+    vmm,
+    kernel,
+    initramfs: { path: initramfs, sha256: initramfsSha256 },
+    hardware: { deviceModel: options.deviceModel ?? DEVICE_MODEL, system },
+    mac: options.guestNetwork.mac,
+    guestNet: options.guestNetwork.address,
+  });
+  const machinesOn = (platform: Platform, places: { folder: string; snapshots: string }): Machines =>
+    new Machines({
+      ...places,
+      cgroups,
+      templates: new TemplateStore({
+        cacheDir,
+        platform,
+        jailUid: options.templateUid,
+        cgroups,
+        pinned: options.defaultShape,
+        log,
+      }),
+      vmms,
+      // Formatting a disk is cheaper than a copy for each VM.
+      emptyDisks: new EmptyExt4Store(localCopies.isNeeded ? join(folder, 'local-disks') : cacheDir),
+      localCopies,
+      virtiofsd: virtiofsdFolder(buildDir),
+      sharingPlatform: onceItSucceeds(async () => {
+        const guest = options.sharingGuest?.();
+        return guest === undefined ? platform : await otherGuest(platform, guest, systemFolder);
+      }),
+      log,
+    });
   const trial: AcceleratorOptions = {
     choice: options.accelerator ?? 'auto',
     vmm,
@@ -83,55 +132,26 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     initramfs,
     cacheDir,
     countKvmImages: async () => await countKvmImages([options.folder, join(folder, 'snapshots')]),
+    tryLifeCycle: async (facts, signal) => {
+      const scratch = join(folder, TRIAL_FOLDER);
+      const places = { folder: scratch, snapshots: join(scratch, 'snapshots') };
+      const machines = machinesOn(platformOf(facts), places);
+      const shape = options.defaultShape ?? TRIAL_SHAPE;
+      try {
+        return await tryLifeCycle({ machines, folder: scratch, shape, uid: options.templateUid, signal });
+      } finally {
+        await machines.templates.close();
+      }
+    },
     log,
     signal: options.signal,
   };
-  const [facts, initramfsSha256, system] = await Promise.all([
-    findAccelerator(trial),
-    fileSha256(initramfs),
-    placeSystemDisk(options.systemDisk, systemFolder),
-  ]);
-  await removeUnusedSystemDisks(systemFolder, system);
-  const cgroups = await CgroupTree.open(options.home);
-  const platform: Platform = {
-    accelerator: facts.accelerator,
-    hostCpu: facts.hostCpu,
-    tscKhz: facts.tscKhz,
-    vmm,
-    kernel,
-    initramfs: { path: initramfs, sha256: initramfsSha256 },
-    hardware: { deviceModel: options.deviceModel ?? DEVICE_MODEL, system },
-    mac: options.guestNetwork.mac,
-    guestNet: options.guestNetwork.address,
-  };
-  const templates = new TemplateStore({
-    cacheDir,
-    platform,
-    jailUid: options.templateUid,
-    cgroups,
-    pinned: options.defaultShape,
-    log,
+  const facts = await findAccelerator(trial).catch(async (error: unknown) => {
+    await cgroups.close();
+    throw error;
   });
-  const localCopies = await LocalCopies.open(join(folder, 'local'), cacheDir);
-  if (localCopies.isNeeded) {
-    log.warn({ cache: cacheDir, folder }, 'the cache lies on another file system: each image is copied once');
-  }
-  const machines = new Machines({
-    folder: options.folder,
-    snapshots: join(folder, 'snapshots'),
-    cgroups,
-    templates,
-    vmms,
-    // Formatting a disk is cheaper than a copy for each VM.
-    emptyDisks: new EmptyExt4Store(localCopies.isNeeded ? join(folder, 'local-disks') : cacheDir),
-    localCopies,
-    virtiofsd: virtiofsdFolder(buildDir),
-    sharingPlatform: onceItSucceeds(async () => {
-      const guest = options.sharingGuest?.();
-      return guest === undefined ? platform : await otherGuest(platform, guest, systemFolder);
-    }),
-    log,
-  });
+  const platform = platformOf(facts);
+  const machines = machinesOn(platform, { folder: options.folder, snapshots: join(folder, 'snapshots') });
   const isUndecided = trial.choice === 'auto' && facts.accelerator === 'tcg';
   const kvmWatch = isUndecided
     ? new KvmWatch({ tryKvm: (signal) => tryKvmAgain({ ...trial, signal }), log })

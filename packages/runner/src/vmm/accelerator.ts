@@ -4,7 +4,8 @@ import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import { probe } from './kvm-trial.ts';
+import { tryKvm } from './kvm-trial.ts';
+import type { TrialResult, TrialSteps } from './kvm-trial.ts';
 import { bootId } from './process-identity.ts';
 import type { Vmm } from './vmm-store.ts';
 
@@ -46,6 +47,8 @@ export interface AcceleratorOptions {
   /** Suspend images and snapshots on this host that were captured under KVM. */
   countKvmImages: () => Promise<number>;
   log: Logger;
+  /** Takes a micro-VM through its life cycle under KVM, on a host with these facts. @throws with the step that has failed */
+  tryLifeCycle: (facts: AcceleratorFacts, signal: AbortSignal | undefined) => Promise<TrialSteps>;
   /** Ends a trial, and the waiting for KVM: this rejects with its reason. */
   signal?: AbortSignal | undefined;
 }
@@ -55,17 +58,15 @@ export interface AcceleratorOptions {
  * some machines that have it. A successful trial is cached until QEMU, a kernel or the processor changes; a failed one for
  * an hour at most and for that device. A device that cannot be opened is tried again each time.
  *
- * With the choice `kvm` it returns only once a guest has booted under KVM.
+ * With the choice `kvm` it returns only once a micro-VM has run under KVM.
+ * @param boot boots a guest under KVM; instead of a real one, for tests
  */
-export async function findAccelerator(options: AcceleratorOptions): Promise<AcceleratorFacts> {
-  const { choice, vmm, kernel, cacheDir, log, signal } = options;
-  const { hostCpu, tscKhz } = await readHostCpu();
-  const factsOf = async (accelerator: Accelerator, reason: string): Promise<AcceleratorFacts> => ({
-    accelerator,
-    reason,
-    hostCpu: accelerator === 'kvm' ? `${hostCpu}/kvm-${await kvmIdentity()}` : hostCpu,
-    tscKhz,
-  });
+export async function findAccelerator(
+  options: AcceleratorOptions,
+  boot?: Parameters<typeof tryKvm>[1],
+): Promise<AcceleratorFacts> {
+  const { choice, cacheDir, log, signal } = options;
+  const { hostCpu } = await readHostCpu();
   if (choice === 'tcg') return await factsOf('tcg', 'RELEAP_ACCELERATOR=tcg');
   const key = keyOf(options, hostCpu);
   const path = join(cacheDir, VERDICT_FILE);
@@ -81,7 +82,7 @@ export async function findAccelerator(options: AcceleratorOptions): Promise<Acce
     return facts;
   }
   for (;;) {
-    const { accelerator, reason, tried } = await probe(vmm, kernel.path, options.initramfs, signal);
+    const { accelerator, reason, tried } = await trial(options, boot);
     signal?.throwIfAborted();
     const facts = await factsOf(accelerator, reason);
     const now = { bootId: bootId(), at: Date.now() };
@@ -109,6 +110,21 @@ export async function findAccelerator(options: AcceleratorOptions): Promise<Acce
   }
 }
 
+async function factsOf(accelerator: Accelerator, reason: string): Promise<AcceleratorFacts> {
+  const { hostCpu, tscKhz } = await readHostCpu();
+  const identity = accelerator === 'kvm' ? `${hostCpu}/kvm-${await kvmIdentity()}` : hostCpu;
+  return { accelerator, reason, hostCpu: identity, tscKhz };
+}
+
+async function trial(
+  { tryLifeCycle, ...options }: AcceleratorOptions,
+  boot?: Parameters<typeof tryKvm>[1],
+): Promise<TrialResult> {
+  const cycle = async (signal: AbortSignal | undefined): Promise<TrialSteps> =>
+    await tryLifeCycle(await factsOf('kvm', 'a trial'), signal);
+  return await tryKvm({ ...options, tryLifeCycle: cycle }, boot);
+}
+
 /** What a result is valid for. */
 function keyOf({ vmm, kernel }: Pick<AcceleratorOptions, 'vmm' | 'kernel'>, hostCpu: string): string {
   return createHash('sha256')
@@ -120,9 +136,12 @@ function keyOf({ vmm, kernel }: Pick<AcceleratorOptions, 'vmm' | 'kernel'>, host
  * Tries KVM once more, on a host that emulates guests. A trial that succeeds is the next start's result.
  * @param boot boots a guest under KVM; instead of a real one, for tests
  */
-export async function tryKvmAgain(options: AcceleratorOptions, boot = probe): Promise<boolean> {
-  const { vmm, kernel, initramfs, cacheDir, signal } = options;
-  const { accelerator, reason, tried } = await boot(vmm, kernel.path, initramfs, signal);
+export async function tryKvmAgain(
+  options: AcceleratorOptions,
+  boot?: Parameters<typeof tryKvm>[1],
+): Promise<boolean> {
+  const { cacheDir, signal } = options;
+  const { accelerator, reason, tried } = await trial(options, boot);
   if (signal?.aborted === true || accelerator !== 'kvm') return false;
   const { hostCpu } = await readHostCpu();
   const now = { bootId: bootId(), at: Date.now(), device: await deviceIdentity() };

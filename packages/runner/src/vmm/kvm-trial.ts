@@ -1,4 +1,4 @@
-/** Whether guests run under KVM on this host: only one that boots proves it. */
+/** Whether guests run under KVM on this host: only one that does proves it. */
 import { access, constants } from 'node:fs/promises';
 import { BootWatch, PRINTS_EARLY } from '@releap/contract/boot-watch';
 import { killGroup, startProcess, toolEnvironment } from '../process/index.ts';
@@ -10,6 +10,17 @@ import type { Vmm } from './vmm-store.ts';
 /** What the guest agent prints on its console once it runs. */
 const GUEST_READY = 'releap: ready';
 
+/** Milliseconds of each step of a trial that has succeeded. */
+export type TrialSteps = Record<string, number>;
+
+/** A step of a trial has failed. */
+export class TrialStepError extends Error {
+  constructor(step: string, cause: unknown) {
+    super(`${step}: ${(cause as Error).message}`, { cause });
+    this.name = 'TrialStepError';
+  }
+}
+
 export interface TrialResult {
   accelerator: Accelerator;
   reason: string;
@@ -17,39 +28,59 @@ export interface TrialResult {
   tried: boolean;
 }
 
-export async function probe(
-  vmm: Vmm,
-  kernel: string,
-  initramfs: string,
-  signal: AbortSignal | undefined,
-): Promise<TrialResult> {
+export interface TrialOptions {
+  vmm: Vmm;
+  kernel: { path: string };
+  initramfs: string;
+  /** Takes a micro-VM through its life cycle under KVM, once a guest has booted. @throws with the step that has failed */
+  tryLifeCycle: (signal: AbortSignal | undefined) => Promise<TrialSteps>;
+  signal?: AbortSignal | undefined;
+}
+
+export interface BootResult {
+  /** Why no guest booted; undefined when a guest's first process ran. */
+  problem: string | undefined;
+  /** Whether a guest was started. */
+  tried: boolean;
+}
+
+/**
+ * Tries whether guests run under KVM: boots one, and then takes a micro-VM through its life cycle.
+ * @param boot boots the guest; instead of a real one, for tests
+ */
+export async function tryKvm(options: TrialOptions, boot = bootUnderKvm): Promise<TrialResult> {
+  const started = performance.now();
+  const { problem, tried } = await boot(options);
+  const bootMs = Math.round(performance.now() - started);
+  if (problem !== undefined)
+    return {
+      accelerator: 'tcg',
+      reason: tried ? `no guest boots under KVM here: ${problem}` : problem,
+      tried,
+    };
+  try {
+    const steps = { boot: bootMs, ...(await options.tryLifeCycle(options.signal)) };
+    const took = Object.entries(steps).map(([name, ms]) => `${name} ${ms} ms`);
+    return { accelerator: 'kvm', reason: `a micro-VM ran under KVM: ${took.join(', ')}`, tried: true };
+  } catch (error) {
+    options.signal?.throwIfAborted();
+    return {
+      accelerator: 'tcg',
+      reason: `a guest boots under KVM here, but no micro-VM runs: ${(error as Error).message}`,
+      tried: true,
+    };
+  }
+}
+
+async function bootUnderKvm({ vmm, kernel, initramfs, signal }: TrialOptions): Promise<BootResult> {
   try {
     await access('/dev/kvm', constants.R_OK | constants.W_OK);
   } catch (error) {
     return {
-      accelerator: 'tcg',
-      reason: `/dev/kvm cannot be opened (${(error as NodeJS.ErrnoException).code})`,
+      problem: `/dev/kvm cannot be opened (${(error as NodeJS.ErrnoException).code})`,
       tried: false,
     };
   }
-  const started = performance.now();
-  const problem = await bootUnderKvm(vmm, kernel, initramfs, signal);
-  return problem === undefined
-    ? {
-        accelerator: 'kvm',
-        reason: `a guest booted under KVM in ${Math.round(performance.now() - started)} ms`,
-        tried: true,
-      }
-    : { accelerator: 'tcg', reason: `no guest boots under KVM here: ${problem}`, tried: true };
-}
-
-/** @returns why no guest booted; undefined when a guest's first process ran */
-async function bootUnderKvm(
-  vmm: Vmm,
-  kernel: string,
-  initramfs: string,
-  signal: AbortSignal | undefined,
-): Promise<string | undefined> {
   const args = [
     '-nodefaults',
     '-no-user-config',
@@ -63,7 +94,7 @@ async function bootUnderKvm(
   args.push('-machine', 'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on', '-smp', '2', '-m', '256M');
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
-  args.push('-kernel', kernel, '-initrd', initramfs, '-append', `${PRINTS_EARLY} panic=-1`);
+  args.push('-kernel', kernel.path, '-initrd', initramfs, '-append', `${PRINTS_EARLY} panic=-1`);
   const command = vmmCommand(vmm.folder);
   const child = startProcess(command.program, [...command.args, ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -97,7 +128,7 @@ async function bootUnderKvm(
       : `the VMM ended: ${stderr.trim().split('\n').at(-1) ?? ''}; the console ended: ${JSON.stringify(watch.console.trim().slice(-300))}`,
   );
   try {
-    return await Promise.race([ready, problem]);
+    return { problem: await Promise.race([ready, problem]), tried: true };
   } finally {
     ended.removeEventListener('abort', kill);
     killGroup(child);

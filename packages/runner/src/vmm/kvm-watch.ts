@@ -4,7 +4,7 @@ import type { Logger } from 'pino';
 const EVERY_MS = { first: 20 * 60_000, later: 60 * 60_000 };
 
 export interface KvmWatchOptions {
-  /** Whether a guest boots under KVM. Ended by the signal. */
+  /** Whether a micro-VM runs under KVM. Ended by the signal. */
   tryKvm: (signal: AbortSignal) => Promise<boolean>;
   log: Logger;
   everyMs?: typeof EVERY_MS;
