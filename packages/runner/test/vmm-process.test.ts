@@ -1,11 +1,15 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { describe, it } from 'node:test';
+import { LIMITS } from '@releap/contract';
+import { LAYERS_MAX } from '../src/disk/disk-chain.ts';
+import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { fileMaxMib } from '../src/machine/restoring.ts';
 import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/command-line.ts';
 import type { MachineOptions } from '../src/vmm/command-line.ts';
 import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
-import { JAILED } from '../src/vmm/vmm-paths.ts';
+import { OPEN_FILES_MAX } from '../src/vmm/jail.ts';
+import { DESCRIPTORS, JAILED } from '../src/vmm/vmm-paths.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 
 const MACHINE: MachineOptions = {
@@ -57,6 +61,48 @@ describe('the command line of a VMM', () => {
   it('keeps the processor of a released device model', () => {
     assert.equal(cpuOf(4, 'kvm'), 'host,migratable=on');
     assert.equal(cpuOf(4, 'tcg'), 'max,la57=off,vendor=GenuineIntel,erms=off,fsrm=off');
+  });
+
+  const machineOf = (deviceModel: number, accelerator: 'kvm' | 'tcg') => {
+    const args = commandLine({ ...MACHINE, accelerator, hardware: { ...MACHINE.hardware, deviceModel } });
+    return args[args.indexOf('-machine') + 1];
+  };
+
+  it('keeps the machine of a released device model, and has no PC timer and interrupt controller under KVM since', () => {
+    const former =
+      'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off,memory-backend=ram';
+    for (const model of [4, 5])
+      assert.deepEqual([machineOf(model, 'kvm'), machineOf(model, 'tcg')], [former, former]);
+    assert.equal(cpuOf(5, 'kvm'), 'host,migratable=on,vmx=off,svm=off,pmu=off,la57=off');
+    assert.equal(machineOf(DEVICE_MODEL, 'tcg'), former);
+    assert.equal(machineOf(DEVICE_MODEL, 'kvm'), former.replace('pit=on,pic=on', 'pit=off,pic=off'));
+  });
+
+  it('may open as many files as the largest sandbox needs', () => {
+    const shares = Array.from({ length: LIMITS.volumesPerSandbox }, (_none, at) => `tag-${at}`);
+    const args = commandLine({
+      ...MACHINE,
+      accelerator: 'kvm',
+      vcpus: 64,
+      sharing: 'own',
+      append: 'quiet',
+      shares,
+    });
+    const count = (of: RegExp): number => args.filter((arg) => of.test(arg)).length;
+    // A descriptor of KVM and one of its statistics; each queue has a notifier of the guest and one of the host.
+    const [vcpus, notifiers] = [64 * 2, 2];
+    const disks = count(/^virtio-blk-device/) * notifiers;
+    const serialPorts = Number(/max_ports=(\d+)/.exec(args.join(' '))?.[1]) * 2 + 2;
+    const others = (serialPorts + 3) * notifiers;
+    // Connection, slave channel, and the notifiers and error descriptor of two queues.
+    const served = count(/^vhost-user-fs-device/) * (2 + 2 * 3);
+    // Standard streams, KVM, its machine, inherited files and sockets with their clients, event loops.
+    const rest = 3 + 2 + Object.keys(DESCRIPTORS).length * 2 + 16;
+    // A scratch disk of as many layers as it may have, one more in a capture, its base, the parts of the root image and `vdc`.
+    const files = LAYERS_MAX + 2 + DEFAULT_IMAGE_LIMITS.stackLayers + 2 + 2;
+    assert.ok(disks > 0 && served > 0 && serialPorts > 2);
+    const needed = vcpus + disks + others + served + rest + files;
+    assert.ok(needed * 1.5 < OPEN_FILES_MAX, `${needed} of ${OPEN_FILES_MAX}`);
   });
 
   it('jails the VMM, as an unprivileged user, with its sandbox on', () => {

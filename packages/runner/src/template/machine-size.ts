@@ -108,6 +108,10 @@ const EMULATED_TIMER_HZ = 62_500_000;
  * - a guest that shares folders clears pages when it allocates them. QEMU translates code by page and learns from the guest's
  *   writes that a translation is stale, but virtiofsd, another process, writes what a guest reads into its memory. Without
  *   this a guest that maps a program would run what the page held before.
+ *
+ * Under KVM a guest's clock is kvm-clock, which needs no `tsc=reliable`: the processor that guests see does not promise a
+ * time-stamp counter that never changes (`migratable=on`), as memory may be resumed on another host. There is no timer to check,
+ * and looking for serial ports that do not exist costs exits to the VMM.
  */
 export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFolders: boolean }): string {
   const emulated = platform.accelerator === 'tcg';
@@ -124,6 +128,7 @@ export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFold
     if (!sharesFolders) parts.push(`releap.timer_hz=${EMULATED_TIMER_HZ}`);
     if (platform.tscKhz !== undefined) parts.push(`tsc_early_khz=${platform.tscKhz}`, 'tsc=nowatchdog');
   }
+  if (!emulated) parts.push('no_timer_check', '8250.nr_uarts=1');
   return parts.join(' ');
 }
 

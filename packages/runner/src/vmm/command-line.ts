@@ -107,7 +107,7 @@ export function commandLine(options: MachineOptions): string[] {
   const { accelerator, vcpus, memMib, append, paths, owner } = options;
   const model = deviceModel(options.hardware.deviceModel);
   const args = ['-name', option(options.name), '-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
-  args.push('-machine', model.machine);
+  args.push('-machine', model.machine[accelerator]);
   args.push('-accel', accelerator === 'tcg' ? `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}` : 'kvm');
   args.push(
     '-cpu',

@@ -24,9 +24,9 @@ export interface Hardware {
 export interface DeviceModel {
   /** Machine type, without its options. */
   machineType: string;
-  /** Value of `-machine`. */
-  machine: string;
-  /** Value of `-cpu`, by what executes the guest. */
+  /** Value of `-machine`, by what executes the guest. */
+  machine: Readonly<Record<Accelerator, string>>;
+  /** Value of `-cpu`, likewise. */
   cpu: Readonly<Record<Accelerator, string>>;
   /** Name of the read-only system disk in the guest. It follows the sandbox's own disks. */
   systemDisk: 'vdd';
@@ -36,8 +36,15 @@ export interface DeviceModel {
   serialPorts: { max: number; spares: readonly { nr: number; name: string }[] };
 }
 
-const MICROVM =
-  'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off,memory-backend=ram';
+const COMMON_MICROVM = 'rtc=on,isa-serial=on,auto-kernel-cmdline=off,memory-backend=ram';
+/** An emulated guest measures its processor's frequency by the PIT. */
+const MICROVM = `microvm,acpi=on,pit=on,pic=on,${COMMON_MICROVM}`;
+/**
+ * Under KVM a guest reads its clock's frequency from kvm-clock and its timer is the time-stamp counter's deadline, so neither the
+ * 8254 timer nor the 8259 interrupt controller is used. QEMU emulates them: they would only be more that a hostile guest can reach.
+ */
+const MICROVM_OF_KVM = `microvm,acpi=on,pit=off,pic=off,${COMMON_MICROVM}`;
+const FORMER_MICROVM = { kvm: MICROVM, tcg: MICROVM } as const;
 
 /**
  * The vendor matters: Linux assumes synchronised time-stamp counters on several CPUs only on Intel, and without them a `microvm`
@@ -59,24 +66,31 @@ const HOST_CPU = 'host,migratable=on';
 const WITHOUT_NESTING = 'vmx=off,svm=off,pmu=off';
 
 /** The device model that templates are made with. */
-export const DEVICE_MODEL = 5;
+export const DEVICE_MODEL = 6;
 
 const WITH_SYSTEM_DISK = {
   machineType: 'microvm',
-  machine: MICROVM,
   systemDisk: 'vdd',
   spareDisks: 2,
   serialPorts: { max: 8, spares: [{ nr: 2, name: 'releap.spare' }] },
 } as const;
 
+const WITHOUT_VIRTUALISATION = {
+  kvm: `${HOST_CPU},${WITHOUT_NESTING},la57=off`,
+  tcg: `${EMULATED_CPU},${WITHOUT_FAST_STRINGS},${WITHOUT_NESTING}`,
+} as const;
+
 const DEVICE_MODELS: Readonly<Record<number, DeviceModel>> = {
-  4: { ...WITH_SYSTEM_DISK, cpu: { kvm: HOST_CPU, tcg: `${EMULATED_CPU},${WITHOUT_FAST_STRINGS}` } },
-  5: {
+  4: {
     ...WITH_SYSTEM_DISK,
-    cpu: {
-      kvm: `${HOST_CPU},${WITHOUT_NESTING},la57=off`,
-      tcg: `${EMULATED_CPU},${WITHOUT_FAST_STRINGS},${WITHOUT_NESTING}`,
-    },
+    machine: FORMER_MICROVM,
+    cpu: { kvm: HOST_CPU, tcg: `${EMULATED_CPU},${WITHOUT_FAST_STRINGS}` },
+  },
+  5: { ...WITH_SYSTEM_DISK, machine: FORMER_MICROVM, cpu: WITHOUT_VIRTUALISATION },
+  6: {
+    ...WITH_SYSTEM_DISK,
+    machine: { kvm: MICROVM_OF_KVM, tcg: MICROVM },
+    cpu: WITHOUT_VIRTUALISATION,
   },
 };
 

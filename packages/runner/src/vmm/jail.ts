@@ -6,11 +6,8 @@ import { HOSTD } from '../host/hostd.ts';
 import { DESCRIPTORS, JAILED_VMM, shareDescriptor, SOCKETS } from './vmm-paths.ts';
 import { vmmCommand } from './vmm-store.ts';
 
-/**
- * Sufficient for three sockets, three disks with their backing chains of 96 layers, eight shared folders with four descriptors each,
- * tap, memory, state, event and timer descriptors, and under KVM two descriptors of each of 64 virtual CPUs and two of each queue.
- */
-const OPEN_FILES_MAX = 1024;
+/** More than a sandbox of 64 virtual CPUs needs under KVM, with all layers and volumes that it may have: a test counts them. */
+export const OPEN_FILES_MAX = 1024;
 /** vCPU, I/O and migration threads: all processes of one slot's user. */
 const THREADS_MAX = 512;
 

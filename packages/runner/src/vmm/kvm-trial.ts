@@ -3,6 +3,7 @@ import { access, constants } from 'node:fs/promises';
 import { BootWatch, PRINTS_EARLY } from '@releap/contract/boot-watch';
 import { killGroup, startProcess, toolEnvironment } from '../process/index.ts';
 import type { Accelerator } from './accelerator.ts';
+import { DEVICE_MODEL, deviceModel } from './device-model.ts';
 import { tuning } from './tuning.ts';
 import { vmmCommand } from './vmm-store.ts';
 import type { Vmm } from './vmm-store.ts';
@@ -81,17 +82,10 @@ async function bootUnderKvm({ vmm, kernel, initramfs, signal }: TrialOptions): P
       tried: false,
     };
   }
-  const args = [
-    '-nodefaults',
-    '-no-user-config',
-    '-nographic',
-    '-no-reboot',
-    '-accel',
-    'kvm',
-    '-cpu',
-    'host',
-  ];
-  args.push('-machine', 'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on', '-smp', '2', '-m', '256M');
+  const { machine, cpu } = deviceModel(DEVICE_MODEL);
+  const args = ['-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
+  args.push('-accel', 'kvm', '-cpu', cpu.kvm, '-machine', machine.kvm, '-smp', '2');
+  args.push('-m', '256M', '-object', 'memory-backend-ram,id=ram,size=256M');
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
   args.push('-kernel', kernel.path, '-initrd', initramfs, '-append', `${PRINTS_EARLY} panic=-1`);
