@@ -20,6 +20,8 @@ export interface RunnerOptions {
   joinToken: () => Promise<string | undefined>;
   /** `RELEAP_ACCELERATOR`. */
   accelerator?: 'auto' | 'kvm' | 'tcg';
+  /** `RELEAP_CPU_MODEL`. */
+  cpuModel?: string;
   /** Ends a trial of KVM: the start fails with its reason. */
   signal?: AbortSignal | undefined;
   region: string;

@@ -123,6 +123,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
         templateUid: TEMPLATE_UID,
         accelerator: options.accelerator,
+        cpuModel: options.cpuModel,
         signal: options.signal,
         defaultShape: DEFAULT_MACHINE_SIZE,
         log: log.child({ part: 'vmm' }),

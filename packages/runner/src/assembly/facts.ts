@@ -8,6 +8,7 @@ import { vmmName } from '../reconcile/snapshot-reconciler.ts';
 import type { RunnerOptions } from '../runner-options.ts';
 import { guestDigest } from '../template/machine-size.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
+import { cpuIdentity } from '../vmm/device-model.ts';
 import type { VmmStore } from '../vmm/vmm-store.ts';
 
 const MIB = 2 ** 20;
@@ -32,7 +33,7 @@ export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
     mem_mib: capacity?.memMib ?? Math.floor(totalmem() / 2 ** 20),
     disk_mib: capacity?.diskMib ?? (await diskMib(folder)),
     accelerator: accelerator.accelerator,
-    cpu_model: accelerator.hostCpu,
+    cpu_model: cpuIdentity(accelerator.hostCpu, machines.templates.platform.hardware),
     vmm: vmmName(vmms.newest.version),
     restorable_vmms: vmms.versions.map(vmmName),
     guest: guestDigest(machines.templates.platform),

@@ -23,6 +23,7 @@ import type { MemoryBudget } from '../memory/memory-budget.ts';
 import { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
+import { cpuIdentity } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
@@ -266,7 +267,8 @@ export class Captures {
       diskBytes: running.diskBytes,
       stateBytes: checkpoint.stateBytes,
     };
-    await suspendImage.complete(requirements, hardwareOf(record, this.#options.folders.path(vmId)));
+    const hardware = hardwareOf(record, this.#options.folders.path(vmId));
+    await suspendImage.complete(requirements, hardware);
     await suspendImage.makeDurable();
     log.info({ vm: vmId, kind: 'full', steps: checkpoint.steps }, 'snapshot taken');
     return {
@@ -280,7 +282,7 @@ export class Captures {
       memory: {
         shape: record.shape,
         vmm,
-        hostCpu: platform.hostCpu,
+        hostCpu: cpuIdentity(platform.hostCpu, hardware),
         accelerator: platform.accelerator,
         ...(await describeMemory(folder)),
       },

@@ -11,8 +11,11 @@ import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator, tryKvmAgain } from '../vmm/accelerator.ts';
 import type { AcceleratorChoice, AcceleratorFacts, AcceleratorOptions } from '../vmm/accelerator.ts';
 import { DEVICE_MODEL } from '../vmm/device-model.ts';
+import type { NamedCpu } from '../vmm/device-model.ts';
 import { KvmWatch } from '../vmm/kvm-watch.ts';
+import { checkCpuModel, cpuDefinitions, HOST_CPU_MODEL, namedCpu } from '../vmm/named-cpu.ts';
 import { VmmStore } from '../vmm/vmm-store.ts';
+import type { Vmm } from '../vmm/vmm-store.ts';
 import { virtiofsdFolder } from '@releap/contract/volume-probe';
 import { countKvmImages } from './kvm-images.ts';
 import { tryLifeCycle } from './life-cycle-trial.ts';
@@ -47,6 +50,8 @@ export interface OpenMachinesOptions {
   templateUid: number;
   /** Default: `auto`. */
   accelerator?: AcceleratorChoice | undefined;
+  /** Processor of guests under KVM: `host`, or a name of QEMU's list. Default: `host`. */
+  cpuModel?: string | undefined;
   /** Ends a trial of KVM. */
   signal?: AbortSignal | undefined;
   log: Logger;
@@ -98,7 +103,11 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     vmm,
     kernel,
     initramfs: { path: initramfs, sha256: initramfsSha256 },
-    hardware: { deviceModel: options.deviceModel ?? DEVICE_MODEL, system },
+    hardware: {
+      deviceModel: options.deviceModel ?? DEVICE_MODEL,
+      system,
+      ...(accelerator === 'kvm' && cpu && { cpu }),
+    },
     mac: options.guestNetwork.mac,
     guestNet: options.guestNetwork.address,
   });
@@ -125,11 +134,14 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
       }),
       log,
     });
+  const choice = options.accelerator ?? 'auto';
+  const cpu = await cpuOfGuests(options.cpuModel ?? HOST_CPU_MODEL, choice, vmm, log);
   const trial: AcceleratorOptions = {
-    choice: options.accelerator ?? 'auto',
+    choice,
     vmm,
     kernel,
     initramfs,
+    cpu,
     cacheDir,
     countKvmImages: async () => await countKvmImages([options.folder, join(folder, 'snapshots')]),
     tryLifeCycle: async (facts, signal) => {
@@ -157,6 +169,22 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     ? new KvmWatch({ tryKvm: (signal) => tryKvmAgain({ ...trial, signal }), log })
     : undefined;
   return { machines, cgroups, facts, platform, vmms, kvmWatch };
+}
+
+/** @throws when the operator wants a processor for guests that this host does not have */
+async function cpuOfGuests(
+  model: string,
+  choice: AcceleratorChoice,
+  vmm: Vmm,
+  log: Logger,
+): Promise<NamedCpu | undefined> {
+  if (model === HOST_CPU_MODEL || choice === 'tcg') return undefined;
+  // Where KVM does not work guests are emulated, or the trial is repeated until it does.
+  const definitions = await cpuDefinitions(vmm, 'kvm').catch((error: unknown) => {
+    log.info({ err: error }, 'the CPU models that KVM has here are not known');
+  });
+  if (definitions !== undefined) checkCpuModel(model, definitions);
+  return await namedCpu(model);
 }
 
 /** Calls it when its value is needed first, and again after a failure. */

@@ -329,8 +329,8 @@ export class Restoring {
 }
 
 /** As a record of a VM has it. */
-export function recordedHardware({ deviceModel, system }: Hardware): RecordedHardware {
-  return { deviceModel, system: system.sha256 };
+export function recordedHardware({ deviceModel, system, cpu }: Hardware): RecordedHardware {
+  return { deviceModel, system: system.sha256, ...(cpu && { cpu }) };
 }
 
 /** User and group of a VMM. */

@@ -4,8 +4,8 @@ import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { cpuModel, isKnownDeviceModel } from '../vmm/device-model.ts';
-import type { Hardware } from '../vmm/device-model.ts';
+import { cpuIdentity, cpuModel, isKnownDeviceModel } from '../vmm/device-model.ts';
+import type { Hardware, NamedCpu } from '../vmm/device-model.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
@@ -22,6 +22,8 @@ export interface Suspension {
   cpuModel: string;
   hostCpu: string;
   deviceModel: number;
+  /** Absent for the processor of the host. */
+  cpu?: NamedCpu;
   /** Digest of the system disk that the guest was booted with. The folder has a link to it. */
   system: string;
   mac: string;
@@ -91,7 +93,7 @@ export class SuspendImage {
    * @param hardware of the VM
    */
   async complete(
-    facts: Omit<Suspension, 'id' | 'bootId' | 'cpuModel' | 'deviceModel' | 'system'>,
+    facts: Omit<Suspension, 'id' | 'bootId' | 'cpuModel' | 'deviceModel' | 'cpu' | 'system'>,
     hardware: Hardware,
   ): Promise<void> {
     await holdSystemDisk(hardware, this.#folder);
@@ -99,8 +101,10 @@ export class SuspendImage {
       ...facts,
       id: randomUUID(),
       bootId: bootId(),
-      cpuModel: cpuModel(facts.accelerator, hardware.deviceModel),
+      hostCpu: cpuIdentity(facts.hostCpu, hardware),
+      cpuModel: cpuModel(facts.accelerator, hardware),
       deviceModel: hardware.deviceModel,
+      ...(hardware.cpu && { cpu: hardware.cpu }),
       system: hardware.system.sha256,
     });
   }
@@ -206,17 +210,20 @@ export class SuspendImage {
         `its memory belongs to device model ${suspension.deviceModel}, which this version of Releap does not know`,
       );
     }
+    // Memory with the processor of the host can be resumed whichever one new machines have.
+    const cpu = suspension.cpu && platform.hardware.cpu;
+    const now = { deviceModel: suspension.deviceModel, cpu };
     const differing = (
       [
         ['accelerator', suspension.accelerator, platform.accelerator],
-        ['CPU', suspension.hostCpu, platform.hostCpu],
-        ['CPU model', suspension.cpuModel, cpuModel(platform.accelerator, suspension.deviceModel)],
+        ['CPU', suspension.hostCpu, cpuIdentity(platform.hostCpu, now)],
+        ['CPU model', suspension.cpuModel, cpuModel(platform.accelerator, now)],
         ['network address', suspension.mac, platform.mac],
       ] as const
-    ).filter(([, then, now]) => then !== now);
+    ).filter(([, then, here]) => then !== here);
     const vmm = vmms.forState(suspension.vmm);
     if (vmm === undefined || differing.length > 0) {
-      const list = differing.map(([what, then, now]) => `${what} ${then}, here ${now}`);
+      const list = differing.map(([what, then, here]) => `${what} ${then}, here ${here}`);
       if (vmm === undefined) list.unshift(`VMM ${suspension.vmm}, here ${vmms.versions.join(' and ')}`);
       throw new MemoryBlockedError(
         `its memory was captured on another machine (${list.join('; ')}) and cannot be resumed here`,

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { linkOrCopy } from '../disk/disk-chain.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { GuestSize } from '../template/machine-size.ts';
-import type { Hardware } from '../vmm/device-model.ts';
+import type { Hardware, NamedCpu } from '../vmm/device-model.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
 import type { RunningShare } from './boot-options.ts';
 
@@ -11,6 +11,7 @@ import type { RunningShare } from './boot-options.ts';
 export interface RecordedHardware {
   deviceModel: number;
   system: string;
+  cpu?: NamedCpu;
 }
 
 /** What is needed to adopt a VM, or to remove all of it. Stored outside of its jail. */
@@ -18,7 +19,7 @@ export interface VmRecord {
   cgroup: string;
   uid: number;
   shape: GuestSize;
-  /** Its device model, and the digest of its system disk (`heldSystemPath`). Absent until its memory was found. */
+  /** Its device model, the digest of its system disk (`heldSystemPath`) and its processor. Absent until its memory was found. */
   hardware?: RecordedHardware;
   /** Version of its VMM, with which saved memory must be resumed. Absent until it was started. */
   vmm?: string;
@@ -161,8 +162,8 @@ export function hardwareOf({ cgroup, hardware }: VmRecord, folder: string): Hard
 }
 
 /** @param folder with a link to the system disk */
-export function hardwareIn(folder: string, { deviceModel, system }: RecordedHardware): Hardware {
-  return { deviceModel, system: { path: heldSystemPath(folder), sha256: system } };
+export function hardwareIn(folder: string, { deviceModel, system, cpu }: RecordedHardware): Hardware {
+  return { deviceModel, system: { path: heldSystemPath(folder), sha256: system }, ...(cpu && { cpu }) };
 }
 
 /** Links the system disk of a VM or a suspend image into a folder. */

@@ -90,10 +90,14 @@ export class WarmVms<S extends VmSlot> {
   }
 
   /** Whether new VMMs are of this version and have these devices. */
-  #isCurrent({ deviceModel, system }: Hardware, version: string): boolean {
+  #isCurrent({ deviceModel, system, cpu }: Hardware, version: string): boolean {
     const { hardware, vmm } = this.#options.machines.templates.platform;
     if (version !== vmm.version) return false;
-    return deviceModel === hardware.deviceModel && system.sha256 === hardware.system.sha256;
+    return (
+      deviceModel === hardware.deviceModel &&
+      system.sha256 === hardware.system.sha256 &&
+      cpu?.identity === hardware.cpu?.identity
+    );
   }
 
   #canHave(diskMib: number): boolean {

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { PRINTS_EARLY } from '@releap/contract/boot-watch';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { cpuModel, deviceModel } from '../vmm/device-model.ts';
+import { cpuIdentity, cpuModel, deviceModel } from '../vmm/device-model.ts';
 import type { Hardware } from '../vmm/device-model.ts';
 import type { Vmm } from '../vmm/vmm-store.ts';
 
@@ -23,6 +23,7 @@ export interface GuestSize extends MachineSize {
 /** The properties of this host that every template depends on. */
 export interface Platform {
   accelerator: Accelerator;
+  /** Identity of the host's processor, as guests that have no named one see it. */
   hostCpu: string;
   /** The VMM that boots templates and runs new VMs. */
   vmm: Vmm;
@@ -144,9 +145,9 @@ export function templateKey(platform: Platform, shape: MachineSize): string {
     model: platform.hardware.deviceModel,
     system: platform.hardware.system.sha256,
     accelerator: platform.accelerator,
-    cpuModel: cpuModel(platform.accelerator, platform.hardware.deviceModel),
+    cpuModel: cpuModel(platform.accelerator, platform.hardware),
     // Under emulation too: the guest has measured this CPU's time-stamp counter.
-    hostCpu: platform.hostCpu,
+    hostCpu: cpuIdentity(platform.hostCpu, platform.hardware),
     vmm: platform.vmm.version,
     kernel: platform.kernel.sha256,
     initramfs: platform.initramfs.sha256,

@@ -4,6 +4,7 @@ import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import type { NamedCpu } from './device-model.ts';
 import { tryKvm } from './kvm-trial.ts';
 import type { TrialResult, TrialSteps } from './kvm-trial.ts';
 import { bootId } from './process-identity.ts';
@@ -43,6 +44,8 @@ export interface AcceleratorOptions {
   vmm: Vmm;
   kernel: { path: string; sha256: string };
   initramfs: string;
+  /** Processor of guests under KVM, instead of the host's. */
+  cpu?: NamedCpu | undefined;
   cacheDir: string;
   /** Suspend images and snapshots on this host that were captured under KVM. */
   countKvmImages: () => Promise<number>;
@@ -126,10 +129,12 @@ async function trial(
 }
 
 /** What a result is valid for. */
-function keyOf({ vmm, kernel }: Pick<AcceleratorOptions, 'vmm' | 'kernel'>, hostCpu: string): string {
-  return createHash('sha256')
-    .update(JSON.stringify([vmm.version, kernel.sha256, release(), hostCpu]))
-    .digest('hex');
+function keyOf(
+  { vmm, kernel, cpu }: Pick<AcceleratorOptions, 'vmm' | 'kernel' | 'cpu'>,
+  hostCpu: string,
+): string {
+  const parts = [vmm.version, kernel.sha256, release(), hostCpu, ...(cpu ? [cpu.identity] : [])];
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
 }
 
 /**

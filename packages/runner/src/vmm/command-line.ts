@@ -111,7 +111,7 @@ export function commandLine(options: MachineOptions): string[] {
   args.push('-accel', accelerator === 'tcg' ? `tcg,thread=multi,tb-size=${TCG_CACHE_MIB}` : 'kvm');
   args.push(
     '-cpu',
-    cpuModel(accelerator, options.hardware.deviceModel),
+    cpuModel(accelerator, options.hardware),
     '-smp',
     `${vcpus},sockets=1,cores=${vcpus},threads=1`,
     '-m',

@@ -15,6 +15,16 @@ export interface Hardware {
   /** Version of the device model. */
   deviceModel: number;
   system: SystemDisk;
+  /** Absent for the processor of the host, and under emulation. */
+  cpu?: NamedCpu | undefined;
+}
+
+/** A processor of QEMU's list that guests see under KVM, whichever the host's is (`RELEAP_CPU_MODEL`). */
+export interface NamedCpu {
+  /** Its name, with a version. */
+  model: string;
+  /** What guests see of it and of the host. Equal on hosts that can resume each other's memory. */
+  identity: string;
 }
 
 /**
@@ -64,6 +74,10 @@ const WITHOUT_FAST_STRINGS = 'erms=off,fsrm=off';
  */
 const HOST_CPU = 'host,migratable=on';
 const WITHOUT_NESTING = 'vmx=off,svm=off,pmu=off';
+/** Features that no guest has under KVM. */
+export const SWITCHED_OFF = ['vmx', 'svm', 'pmu', 'la57'] as const;
+/** The VMM does not start on a host that lacks a feature. KVM has the deadline timer on any processor, and not all models name it. */
+const NAMED_CPU = 'enforce=on,tsc-deadline=on';
 
 /** The device model that templates are made with. */
 export const DEVICE_MODEL = 6;
@@ -105,9 +119,19 @@ export function deviceModel(version: number): DeviceModel {
   return model;
 }
 
-/** Value of `-cpu` for an accelerator, of a known device model. Under KVM it selects the host's CPU model. */
-export function cpuModel(accelerator: Accelerator, version: number): string {
-  return deviceModel(version).cpu[accelerator];
+/** Value of `-cpu` for an accelerator, of a known device model. */
+export function cpuModel(
+  accelerator: Accelerator,
+  { deviceModel: version, cpu }: Pick<Hardware, 'deviceModel' | 'cpu'>,
+): string {
+  const value = deviceModel(version).cpu[accelerator];
+  if (accelerator === 'tcg' || cpu === undefined) return value;
+  return value.replace(HOST_CPU, `${cpu.model},${NAMED_CPU}`);
+}
+
+/** The processor that a machine's guest sees. @param hostCpu identity of the host's */
+export function cpuIdentity(hostCpu: string, { cpu }: Pick<Hardware, 'cpu'>): string {
+  return cpu?.identity ?? hostCpu;
 }
 
 /** Whether memory that was saved with that model can be resumed. */

@@ -3,7 +3,8 @@ import { access, constants } from 'node:fs/promises';
 import { BootWatch, PRINTS_EARLY } from '@releap/contract/boot-watch';
 import { killGroup, startProcess, toolEnvironment } from '../process/index.ts';
 import type { Accelerator } from './accelerator.ts';
-import { DEVICE_MODEL, deviceModel } from './device-model.ts';
+import { cpuModel, DEVICE_MODEL, deviceModel } from './device-model.ts';
+import type { NamedCpu } from './device-model.ts';
 import { tuning } from './tuning.ts';
 import { vmmCommand } from './vmm-store.ts';
 import type { Vmm } from './vmm-store.ts';
@@ -33,6 +34,8 @@ export interface TrialOptions {
   vmm: Vmm;
   kernel: { path: string };
   initramfs: string;
+  /** Processor of guests, instead of the host's. */
+  cpu?: NamedCpu | undefined;
   /** Takes a micro-VM through its life cycle under KVM, once a guest has booted. @throws with the step that has failed */
   tryLifeCycle: (signal: AbortSignal | undefined) => Promise<TrialSteps>;
   signal?: AbortSignal | undefined;
@@ -73,7 +76,7 @@ export async function tryKvm(options: TrialOptions, boot = bootUnderKvm): Promis
   }
 }
 
-async function bootUnderKvm({ vmm, kernel, initramfs, signal }: TrialOptions): Promise<BootResult> {
+async function bootUnderKvm({ vmm, kernel, initramfs, cpu, signal }: TrialOptions): Promise<BootResult> {
   try {
     await access('/dev/kvm', constants.R_OK | constants.W_OK);
   } catch (error) {
@@ -82,9 +85,10 @@ async function bootUnderKvm({ vmm, kernel, initramfs, signal }: TrialOptions): P
       tried: false,
     };
   }
-  const { machine, cpu } = deviceModel(DEVICE_MODEL);
+  const { machine } = deviceModel(DEVICE_MODEL);
+  const model = cpuModel('kvm', { deviceModel: DEVICE_MODEL, cpu });
   const args = ['-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
-  args.push('-accel', 'kvm', '-cpu', cpu.kvm, '-machine', machine.kvm, '-smp', '2');
+  args.push('-accel', 'kvm', '-cpu', model, '-machine', machine.kvm, '-smp', '2');
   args.push('-m', '256M', '-object', 'memory-backend-ram,id=ram,size=256M');
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');

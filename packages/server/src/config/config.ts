@@ -56,6 +56,7 @@ export interface Config {
   quarantineDays: number;
   volumeCommitMs: number;
   accelerator: 'auto' | 'kvm' | 'tcg';
+  cpuModel: string;
   tenantPrivateNetworks: readonly string[];
   egressCaFile?: string;
   storePrivateHosts: readonly string[];
@@ -206,6 +207,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     },
     quarantineDays: get('RELEAP_QUARANTINE_DAYS'),
     accelerator: get('RELEAP_ACCELERATOR'),
+    cpuModel: get('RELEAP_CPU_MODEL'),
     volumeCommitMs: Number(get('RELEAP_VOLUME_COMMIT_S')) * 1000,
     tenantPrivateNetworks: get('RELEAP_TENANT_PRIVATE_NETWORKS'),
     storePrivateHosts: get('RELEAP_STORE_PRIVATE_HOSTS'),

@@ -18,6 +18,7 @@ export async function runnerRole({ config, log, stopping }: RoleContext): Promis
     controlUrl: internalUrlOf(config),
     joinToken: () => tokenToShow(config, 'join'),
     accelerator: config.accelerator,
+    cpuModel: config.cpuModel,
     signal: stopping,
     region: config.region.id,
     listenHost: config.host,

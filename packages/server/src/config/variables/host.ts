@@ -65,6 +65,13 @@ export const THIS_MACHINE = {
       'How guests are executed. `auto`: by KVM if a trial guest boots under it, else by the emulator, about ten times slower. `kvm`: this machine is not ready until a trial guest boots under KVM; it is tried every 30 seconds. `tcg`: by the emulator, and KVM is not tried. Memory that was saved with one accelerator is kept, and can be resumed only with it.',
     group: 'This machine',
   }),
+  RELEAP_CPU_MODEL: variable({
+    schema: Type.String({ pattern: '^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$' }),
+    default: 'host',
+    description:
+      'Processor that guests see under KVM: `host`, or a model of QEMU with its version, such as `Cascadelake-Server-v5` or `EPYC-Milan-v2`. With `host`, memory of paused sandboxes and full snapshots can be resumed only with the same processor, microcode and kernel; with a named model on every host that has the same setting, vendor and size of physical addresses. A host that lacks a feature of the model does not start, and names it. Emulated guests have one processor everywhere.',
+    group: 'This machine',
+  }),
   RELEAP_WARM_POOL: variable({
     schema: Type.Integer({ minimum: 0, maximum: 256 }),
     default: 2,
