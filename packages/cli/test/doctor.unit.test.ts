@@ -3,9 +3,9 @@ import { link, mkdir, mkdtemp, rm, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { checkNesting } from '../src/doctor/accelerator.ts';
 import { checkClock } from '../src/doctor/clock.ts';
 import { checkImageCache } from '../src/doctor/image-cache.ts';
+import { checkKvmHost } from '../src/doctor/kvm-host.ts';
 import { checkKernel } from '../src/doctor/machine.ts';
 import { checkObjectStores } from '../src/doctor/object-stores.ts';
 import { checkPreviewCertificate } from '../src/doctor/preview-certificate.ts';
@@ -21,26 +21,41 @@ test('a kernel without mount_setattr is named as missing, with the version that 
     assert.equal(checkKernel(version).status, 'ok', version);
 });
 
-test('a kernel that offers nested virtualisation is warned of, with how to switch it off', async () => {
-  const modules = await mkdtemp(join(tmpdir(), 'rlp-doctor-modules-'));
+test('settings of KVM are shown, with what to change', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'rlp-doctor-kvm-'));
+  const places = { device: join(folder, 'device'), modules: folder, cpuinfo: join(folder, 'cpuinfo') };
+  const set = async (module: string, name: string, value: string): Promise<void> => {
+    await mkdir(join(folder, module, 'parameters'), { recursive: true });
+    await writeFile(join(folder, module, 'parameters', name), `${value}\n`);
+  };
+  const found = (): Record<string, string> =>
+    Object.fromEntries(checkKvmHost(places).map(({ id, status, detail }) => [id, `${status} ${detail}`]));
   try {
-    assert.deepEqual(checkNesting(modules), []);
-    const nested = async (name: string, value: string): Promise<void> => {
-      await mkdir(join(modules, name, 'parameters'), { recursive: true });
-      await writeFile(join(modules, name, 'parameters/nested'), `${value}\n`);
-    };
+    assert.deepEqual(checkKvmHost(places), []);
+    await writeFile(places.device, '');
+    assert.deepEqual(found(), { 'kvm-settings': 'ok not readable' });
+    await set('kvm', 'halt_poll_ns', '200000');
+    await set('kvm', 'nx_huge_pages', 'N');
+    assert.match(
+      found()['kvm-settings'] ?? '',
+      /^ok kvm\.halt_poll_ns=200000, kvm\.nx_huge_pages=N; .*halt_poll_ns=50000/,
+    );
+    await set('kvm', 'halt_poll_ns', '0');
+    assert.equal(found()['kvm-settings'], 'ok kvm.halt_poll_ns=0, kvm.nx_huge_pages=N');
     for (const off of ['0', 'N']) {
-      await nested('kvm_amd', off);
-      assert.deepEqual(checkNesting(modules), []);
+      await set('kvm_amd', 'nested', off);
+      assert.equal('nesting' in found(), false);
     }
     for (const on of ['1', 'Y']) {
-      await nested('kvm_intel', on);
-      const [check, ...others] = checkNesting(modules);
-      assert.deepEqual([check?.status, others], ['warn', []]);
-      assert.match(check?.detail ?? '', /options kvm_intel nested=0/);
+      await set('kvm_intel', 'nested', on);
+      assert.match(found()['nesting'] ?? '', /^warn .*options kvm_intel nested=0/);
     }
+    await writeFile(places.cpuinfo, 'flags\t\t: fpu svm\n');
+    assert.equal('virtualised-host' in found(), false);
+    await writeFile(places.cpuinfo, 'flags\t\t: fpu svm hypervisor\n');
+    assert.match(found()['virtualised-host'] ?? '', /^warn .*nested/);
   } finally {
-    await rm(modules, { recursive: true });
+    await rm(folder, { recursive: true });
   }
 });
 

@@ -19,6 +19,7 @@ after(async () => {
 const PLATFORM = {
   accelerator: 'tcg',
   hostCpu: 'cpu',
+  hardware: { deviceModel: DEVICE_MODEL },
   mac: '02:00:00:00:00:01',
 } as Platform;
 const VMM = { version: '8.2.2', folder: '/vmm' };
@@ -28,18 +29,18 @@ const VMMS = {
 };
 
 /** Whole, and not fsynced yet. */
-async function suspended(): Promise<{ image: SuspendImage; keep: string }> {
+async function suspended(platform = PLATFORM): Promise<{ image: SuspendImage; keep: string }> {
   const keep = await mkdtemp(join(folder, 'keep-'));
   const image = new SuspendImage(keep);
   await writeFile(image.memory, Buffer.alloc(1024 * 1024));
   await writeFile(image.state, 'state');
-  const { accelerator, hostCpu, mac } = PLATFORM;
+  const { accelerator, hostCpu, mac } = platform;
   const shape = { vcpus: 1, memMib: 1 };
   const diskBytes = { scratch: 1, docker: 1 };
   const facts = { vmm: VMM.version, accelerator, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
   const system = { path: join(folder, 'system'), sha256: '5' };
   await writeFile(system.path, 'system');
-  await image.complete(facts, { deviceModel: DEVICE_MODEL, system });
+  await image.complete(facts, { ...platform.hardware, system });
   return { image, keep };
 }
 
@@ -129,6 +130,25 @@ it('memory of another accelerator, processor or VMM is blocked, and damaged memo
   await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
   // What is damaged cannot be resumed on any machine.
   await assert.rejects(image.check({ ...PLATFORM, accelerator: 'kvm' }, VMMS), NotResumableError);
+});
+
+it('memory of a named processor is resumed on any host with that one, and memory of the host with the same host', async () => {
+  const cpu = { model: 'EPYC-Milan-v2', identity: 'EPYC-Milan-v2/AuthenticAMD/48' };
+  const named = { ...PLATFORM, accelerator: 'kvm', hardware: { deviceModel: DEVICE_MODEL, cpu } } as Platform;
+  const plain = { ...named, hardware: { deviceModel: DEVICE_MODEL } } as Platform;
+  const elsewhere = { ...named, hostCpu: 'another' };
+  const { image } = await suspended(named);
+  const { suspension } = await image.check(elsewhere, VMMS);
+  assert.deepEqual(image.hardware(suspension).cpu, cpu);
+  assert.equal(suspension.hostCpu, cpu.identity);
+  await assert.rejects(image.check(plain, VMMS), MemoryBlockedError);
+  const bits = { ...cpu, identity: 'EPYC-Milan-v2/AuthenticAMD/52' };
+  const larger = { ...elsewhere, hardware: { ...elsewhere.hardware, cpu: bits } };
+  await assert.rejects(image.check(larger, VMMS), /EPYC-Milan-v2\/AuthenticAMD\/52/);
+  // Saved before the setting, on this host.
+  const { image: former } = await suspended(plain);
+  await former.check(named, VMMS);
+  await assert.rejects(former.check(elsewhere, VMMS), MemoryBlockedError);
 });
 
 it('memory that cannot be read at the moment is not lost', async () => {

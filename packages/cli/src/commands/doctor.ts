@@ -1,12 +1,13 @@
 /** `rlp doctor`: what this machine can do as a host of sandboxes. Looks only; changes nothing. */
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { checkAccelerator, checkNesting } from '../doctor/accelerator.ts';
+import { checkAccelerator } from '../doctor/accelerator.ts';
 import { checkCgroup } from '../doctor/cgroup.ts';
 import { checkClock } from '../doctor/clock.ts';
 import type { Check } from '../doctor/check.ts';
 import { checkDigests } from '../doctor/digests.ts';
 import { checkImageCache } from '../doctor/image-cache.ts';
+import { checkKvmHost } from '../doctor/kvm-host.ts';
 import { checkMachine } from '../doctor/machine.ts';
 import { checkNetwork } from '../doctor/network.ts';
 import { checkPreviewCertificate } from '../doctor/preview-certificate.ts';
@@ -64,7 +65,7 @@ async function collect(
   const { env } = context.terminal;
   const cache = env['RELEAP_CACHE'] || join(releapHome(env), 'cache');
   using spinner = new Spinner(context, 'looking at the machine');
-  const checks = [...checkMachine(), ...checkNesting()];
+  const checks = [...checkMachine(), ...checkKvmHost()];
   checks.push(await checkClock(root, context.signal));
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
   checks.push(...(await checkImageCache(cache, env)));

@@ -60,28 +60,6 @@ export async function checkAccelerator(options: AcceleratorOptions): Promise<Che
   return check('ok', `${WORKS} (a trial guest booted in ${(ms / 1000).toFixed(1)} s)`);
 }
 
-/**
- * Guests do not have the processor's extensions for virtualisation, but a VMM that was taken over may ask the kernel for them.
- * @param modules folder of the kernel's modules
- */
-export function checkNesting(modules = '/sys/module'): Check[] {
-  const enabled = ['kvm_intel', 'kvm_amd'].filter((name) => {
-    try {
-      return /^[Y1]/.test(readFileSync(join(modules, name, 'parameters/nested'), 'utf8'));
-    } catch {
-      return false;
-    }
-  });
-  return enabled.map((name) => ({
-    id: 'nesting',
-    title: 'Nesting',
-    status: 'warn',
-    detail:
-      `${name} allows nested virtualisation (nested=1), which no sandbox has and a VMM that was taken over could use: ` +
-      `put "options ${name} nested=0" into /etc/modprobe.d/releap.conf and load the module again`,
-  }));
-}
-
 function serversFinding(
   cache: string,
 ): { accelerator: string; reason: string; images: number; later: boolean } | undefined {

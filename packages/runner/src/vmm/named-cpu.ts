@@ -26,7 +26,8 @@ export async function cpuDefinitions(vmm: Vmm, accelerator: Accelerator): Promis
   const machine = ['-nodefaults', '-no-user-config', '-display', 'none', '-machine', 'none', '-S'];
   const commands = ['qmp_capabilities', 'query-cpu-definitions', 'quit'];
   const output = await run(program, [...args, ...machine, '-accel', accelerator, '-qmp', 'stdio'], {
-    input: commands.map((execute) => `${JSON.stringify({ execute })}\n`).join(''),
+    // It stays open: QEMU drops commands that wait when it is closed.
+    feed: (stdin) => void stdin.write(commands.map((execute) => `${JSON.stringify({ execute })}\n`).join('')),
     deadlineMs: DEADLINES_MS.vmmStart,
     env,
   });
