@@ -20,6 +20,7 @@ isolateNetwork(fileURLToPath(import.meta.url));
 const ONE = '0a0a0a0a-2222-4333-8444-000000000001';
 const TWO = '0a0a0a0a-2222-4333-8444-000000000002';
 const THREE = '0a0a0a0a-2222-4333-8444-000000000003';
+const FOUR = '0a0a0a0a-2222-4333-8444-000000000005';
 const TOO_EARLY = '0a0a0a0a-2222-4333-8444-000000000004';
 const VOLUME = '0b0b0b0b-2222-4333-8444-000000000001';
 const OTHER = '0b0b0b0b-2222-4333-8444-000000000002';
@@ -292,6 +293,20 @@ describe('the end of a process', () => {
     await assert.rejects(runner.reported(1, 'deleted', { of: TWO }), /failed/);
     for (const share of shares) assert.equal(isAlive(share), false);
     assert.equal(await runner.sh(ONE, 'cat /data/last'), 'last\n');
+  });
+
+  it('of a VMM whose guest boots: the guest is booted once more', async () => {
+    runner.want(FOUR, 1, 'running', { spec: WITH_BUSYBOX });
+    const log = join(home, 'logs', FOUR, 'console.log');
+    const console = async (): Promise<string> => await readFile(log, 'utf8').catch(() => '');
+    await until(async () => (await console()).includes('SeaBIOS'));
+    process.kill((await vmFacts(home, FOUR)).pid, 'SIGKILL');
+    await runner.reported(1, 'running', { of: FOUR });
+    assert.equal(await runner.sh(FOUR, 'cat /shared/before-the-entrypoint'), 'there\n');
+    // The second boot is not quiet.
+    assert.match(await console(), /SeaBIOS.*Linux version/s);
+    runner.want(FOUR, 2, 'deleted', { spec: WITH_BUSYBOX });
+    await runner.reported(2, 'deleted', { of: FOUR });
   });
 
   it('of a sandbox: nothing of it is left, and its volumes are', async () => {

@@ -39,6 +39,8 @@ export interface BootOptions {
   /** Folders of the host that its guest can mount. With one, the guest boots instead of being restored. */
   shares?: readonly Share[] | undefined;
   onConsole?: ((chunk: Buffer) => void) | undefined;
+  /** The kernel of a guest that boots prints what it does. */
+  verbose?: boolean | undefined;
   signal?: AbortSignal | undefined;
 }
 

@@ -93,7 +93,7 @@ export class Booting {
         boot: {
           kernel: platform.kernel.path,
           initramfs: platform.initramfs.path,
-          append: kernelAppend(platform, { sharesFolders: true }),
+          append: kernelAppend(platform, { sharesFolders: true, verbose: options.verbose }),
         },
         shares: served,
         dir: folder,

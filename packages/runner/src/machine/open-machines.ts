@@ -159,7 +159,8 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     signal: options.signal,
   };
   const facts = await findAccelerator(trial).catch(async (error: unknown) => {
-    await cgroups.close();
+    // Those of an earlier run's sandboxes stay.
+    await cgroups.close().catch(() => undefined);
     throw error;
   });
   const platform = platformOf(facts);

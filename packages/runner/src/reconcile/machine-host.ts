@@ -10,6 +10,7 @@ import { guestSize, type GuestSize } from '../template/machine-size.ts';
 import { adoptFrozen } from '../vmm/idle-stop.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { AgentConnection } from './agent-connection.ts';
+import { bootAttempts, type BootAttempt } from './boot-attempts.ts';
 import { flushMemory } from './flush-memory.ts';
 import { guestConfig } from './guest-config.ts';
 import { configure, watch } from './guest-life.ts';
@@ -121,36 +122,44 @@ export class MachineHost implements SandboxHost {
       const mounts = stores.length === 0 ? {} : { storeProgram: await storeProgram.find() };
       const { running, slot, warm, queuedMs, timingsUs } = await admission.run(
         async (queuedMs, guestRuns) => {
-          const made = await this.#starts.fresh(
-            assignment,
-            image,
-            (chunk) => logs.console.write(chunk),
-            signal,
-          );
-          restored = made.running;
-          this.#replaceSecrets(assignment);
-          await this.#serveStores(assignment);
-          guestRuns();
-          failpoint(`${operation}:restored`);
-          const died = watch(made.running, events);
-          const config = { ...guestConfig(vmId, spec, image, made.running, made.slot.dns), ...mounts };
-          const configured = traced(
-            'guest until ready',
-            async () => {
-              const guest = await agent.open(made.running.agentSocketPath, signal);
-              return await configure(guest, config, signal, log.child({ vm: vmId }));
+          const attempt = async ({ events, onConsole, verbose }: BootAttempt) => {
+            const made = await this.#starts.fresh(assignment, image, { onConsole, verbose, signal });
+            restored = made.running;
+            this.#replaceSecrets(assignment);
+            await this.#serveStores(assignment);
+            guestRuns();
+            failpoint(`${operation}:restored`);
+            const died = watch(made.running, events);
+            const config = { ...guestConfig(vmId, spec, image, made.running, made.slot.dns), ...mounts };
+            const configured = traced(
+              'guest until ready',
+              async () => {
+                const guest = await agent.open(made.running.agentSocketPath, signal);
+                return await configure(guest, config, signal, log.child({ vm: vmId }));
+              },
+              { parent },
+            );
+            // When the VMM dies its connections close first; its end is the better reason.
+            const failed = configured.catch(async (error: unknown) => {
+              if (!signal.aborted)
+                await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
+              throw error;
+            });
+            const timingsUs = await Promise.race([failed, died]);
+            failpoint(`${operation}:configured`);
+            return { ...made, queuedMs, timingsUs };
+          };
+          return await bootAttempts(
+            {
+              boots: spec.volumes !== undefined,
+              events,
+              onConsole: (chunk) => logs.console.write(chunk),
+              clear: async () => await this.#starts.clear(assignment),
+              signal,
+              log: log.child({ vm: vmId }),
             },
-            { parent },
+            attempt,
           );
-          // When the VMM dies its connections close first; its end is the better reason.
-          const failed = configured.catch(async (error: unknown) => {
-            if (!signal.aborted)
-              await Promise.race([sleep(VMM_END_GRACE_MS, undefined, { ref: false }), died]);
-            throw error;
-          });
-          const timingsUs = await Promise.race([failed, died]);
-          failpoint(`${operation}:configured`);
-          return { ...made, queuedMs, timingsUs };
         },
         signal,
       );

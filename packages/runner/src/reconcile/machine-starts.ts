@@ -53,9 +53,9 @@ export class MachineStarts {
   async fresh(
     { vm_id: vmId, spec }: Assignment,
     image: HeldImage,
-    onConsole: (chunk: Buffer) => void,
-    signal: AbortSignal,
+    how: { onConsole: (chunk: Buffer) => void; verbose: boolean; signal: AbortSignal },
   ): Promise<StartedVm & { warm: boolean }> {
+    const { signal } = how;
     const { machines, network, warm: waiting, volumes, log } = this.#options;
     const shape = guestSize({ vcpus: spec.vcpus, memMib: spec.mem_mib });
     const from =
@@ -69,7 +69,7 @@ export class MachineStarts {
       ...(spec.docker_data_mib === undefined ? {} : { dockerDataMib: spec.docker_data_mib }),
       ...(from && { from }),
     };
-    const options = { vmId, disks, cpu: cpuShare(spec), onConsole, signal };
+    const options = { vmId, disks, cpu: cpuShare(spec), ...how };
     const existingMib = spec.persistent ? await machines.persistent.existingDiskMib(vmId) : undefined;
     const fromMib = Math.ceil((from?.bytes ?? 0) / 2 ** 20);
     const diskMib = Math.max(spec.scratch_mib, spec.docker_data_mib ?? 0, existingMib ?? 0, fromMib);
@@ -97,6 +97,13 @@ export class MachineStarts {
     const boot = { ...options, slot, shape, shares };
     const running = spec.persistent ? await machines.persistent.boot(boot) : await machines.boot(boot);
     return { running, slot, warm: false };
+  }
+
+  /** Removes the micro-VM of a boot that has failed. Its disk and its volumes stay for another one. */
+  async clear({ vm_id: vmId, spec }: Assignment): Promise<void> {
+    const { machines, network } = this.#options;
+    await (spec.persistent ? machines.end(vmId) : machines.destroy(vmId));
+    await network.release(vmId);
   }
 
   /** Resumes from the suspend image; the processes remain frozen. */

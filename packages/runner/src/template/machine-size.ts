@@ -114,10 +114,13 @@ const EMULATED_TIMER_HZ = 62_500_000;
  * time-stamp counter that never changes (`migratable=on`), as memory may be resumed on another host. There is no timer to check,
  * and looking for serial ports that do not exist costs exits to the VMM.
  */
-export function kernelAppend(platform: Platform, { sharesFolders }: { sharesFolders: boolean }): string {
+export function kernelAppend(
+  platform: Platform,
+  { sharesFolders, verbose = !sharesFolders }: { sharesFolders: boolean; verbose?: boolean | undefined },
+): string {
   const emulated = platform.accelerator === 'tcg';
   const parts = [
-    sharesFolders ? 'console=ttyS0 quiet' : PRINTS_EARLY,
+    verbose ? PRINTS_EARLY : 'console=ttyS0 quiet',
     `init_on_alloc=${emulated && sharesFolders ? 1 : 0}`,
     'panic=-1',
     'reboot=t',

@@ -62,7 +62,7 @@ export const THIS_MACHINE = {
     schema: Type.Enum(['auto', 'kvm', 'tcg'] as const),
     default: 'auto',
     description:
-      'How guests are executed. `auto`: by KVM if a trial guest boots under it, else by the emulator, about ten times slower. `kvm`: this machine is not ready until a trial guest boots under KVM; it is tried every 30 seconds. `tcg`: by the emulator, and KVM is not tried. Memory that was saved with one accelerator is kept, and can be resumed only with it.',
+      'How guests are executed. `auto`: by KVM if a trial micro-VM boots, is saved, restored, paused and resumed under it, else by the emulator, about ten times slower. `kvm`: this machine is not ready until that succeeds; it is tried every 30 seconds. `tcg`: by the emulator, and KVM is not tried. Memory that was saved with one accelerator is kept, and can be resumed only with it.',
     group: 'This machine',
   }),
   RELEAP_CPU_MODEL: variable({
