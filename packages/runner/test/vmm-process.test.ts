@@ -68,13 +68,21 @@ describe('the command line of a VMM', () => {
     return args[args.indexOf('-machine') + 1];
   };
 
-  it('keeps the machine of a released device model, and has no PC timer and interrupt controller under KVM since', () => {
+  it('keeps the machine of a released device model; since then, under KVM, disks have a thread and there is no PC timer', () => {
     const former =
       'microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=off,memory-backend=ram';
     for (const model of [4, 5])
       assert.deepEqual([machineOf(model, 'kvm'), machineOf(model, 'tcg')], [former, former]);
     assert.equal(cpuOf(5, 'kvm'), 'host,migratable=on,vmx=off,svm=off,pmu=off,la57=off');
     assert.equal(machineOf(DEVICE_MODEL, 'tcg'), former);
+    const threads = (deviceModel: number, accelerator: 'kvm' | 'tcg') =>
+      commandLine({ ...MACHINE, accelerator, hardware: { ...MACHINE.hardware, deviceModel } }).filter((arg) =>
+        /^virtio-blk-device.*,iothread=disks$/.test(arg),
+      ).length;
+    assert.deepEqual(
+      [threads(5, 'kvm'), threads(DEVICE_MODEL, 'tcg'), threads(DEVICE_MODEL, 'kvm')],
+      [0, 0, 6],
+    );
     assert.equal(machineOf(DEVICE_MODEL, 'kvm'), former.replace('pit=on,pic=on', 'pit=off,pic=off'));
   });
 

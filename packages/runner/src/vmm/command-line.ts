@@ -130,12 +130,16 @@ export function commandLine(options: MachineOptions): string[] {
     args.push('-chardev', `null,id=spare-${nr}`);
     args.push('-device', `virtserialport,bus=serial.0,nr=${nr},chardev=spare-${nr},name=${name}`);
   }
+  // Otherwise the main loop serves the disks, and QMP and the agent's port wait for them. While the guest is paused they are the
+  // main loop's again, so that placeholders can be exchanged.
+  const threaded = model.diskThread === accelerator;
+  if (threaded) args.push('-object', 'iothread,id=disks');
   const addDisk = (id: string, node: BlockNode): void => {
     args.push('-blockdev', JSON.stringify(node));
     // ENOSPC pauses the guest (`EnospcMonitor`); other errors are reported to it.
     args.push(
       '-device',
-      `virtio-blk-device,id=${id},drive=${String(node['node-name'])},num-queues=1,rerror=report,werror=enospc`,
+      `virtio-blk-device,id=${id},drive=${String(node['node-name'])},num-queues=1,rerror=report,werror=enospc${threaded ? ',iothread=disks' : ''}`,
     );
   };
   for (const name of DISKS) addDisk(name, placeholderNode(name));

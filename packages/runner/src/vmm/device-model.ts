@@ -38,6 +38,8 @@ export interface DeviceModel {
   machine: Readonly<Record<Accelerator, string>>;
   /** Value of `-cpu`, likewise. */
   cpu: Readonly<Record<Accelerator, string>>;
+  /** Where it is this one that executes the guest, a thread of its own serves the disks. */
+  diskThread?: Accelerator;
   /** Name of the read-only system disk in the guest. It follows the sandbox's own disks. */
   systemDisk: 'vdd';
   /** Number of spare virtio-blk devices of size 0; vde and following in the guest. */
@@ -104,6 +106,8 @@ const DEVICE_MODELS: Readonly<Record<number, DeviceModel>> = {
   6: {
     ...WITH_SYSTEM_DISK,
     machine: { kvm: MICROVM_OF_KVM, tcg: MICROVM },
+    // Under emulation a guest's notifications reach QEMU's main loop only.
+    diskThread: 'kvm',
     cpu: WITHOUT_VIRTUALISATION,
   },
 };
