@@ -11,6 +11,7 @@ import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
 import { OPEN_FILES_MAX } from '../src/vmm/jail.ts';
 import { DESCRIPTORS, JAILED } from '../src/vmm/vmm-paths.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
+import { overheadMib, TCG_CACHE_MIB } from '../src/vmm/tuning.ts';
 
 const MACHINE: MachineOptions = {
   vmmVersion: '10.0.2',
@@ -153,6 +154,14 @@ describe('the command line of a VMM', () => {
       const full = (measured as Record<string, number>)['fully-allocated'] ?? 0;
       assert.ok(full > gib * 2 ** 30 && full <= fileMaxMib(gib * 1024) * 2 ** 20, `${gib} GiB`);
     }
+  });
+
+  it('counts the page tables of its guest: those of the host, and under KVM those of the processor too', () => {
+    const gib64 = 64 * 1024;
+    const more = (accelerator: 'kvm' | 'tcg') =>
+      overheadMib(accelerator, gib64) - overheadMib(accelerator, 0);
+    assert.deepEqual([more('tcg'), more('kvm')], [128, 256]);
+    assert.equal(overheadMib('tcg', 0) - overheadMib('kvm', 0), TCG_CACHE_MIB);
   });
 
   it('keeps commas in its name out of the option syntax', () => {
