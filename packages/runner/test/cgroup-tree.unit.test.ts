@@ -42,7 +42,8 @@ describe('limits', () => {
   it('become weight, quota, memory and pids of version 2', () => {
     assert.deepEqual(files(2), {
       'cpu.weight': '50',
-      'cpu.max': '200000 100000',
+      'cpu.max': '40000 20000',
+      'cpu.max.burst': '40000',
       'memory.max': String(256 * 1024 * 1024),
       'memory.swap.max': '0',
       'memory.oom.group': '1',
@@ -53,18 +54,33 @@ describe('limits', () => {
   it('become shares, quota, memory and pids of version 1', () => {
     assert.deepEqual(files(1), {
       'cpu.shares': '512',
-      'cpu.cfs_period_us': '100000',
-      'cpu.cfs_quota_us': '200000',
+      'cpu.cfs_period_us': '20000',
+      'cpu.cfs_quota_us': '40000',
+      'cpu.cfs_burst_us': '40000',
       'memory.limit_in_bytes': String(256 * 1024 * 1024),
       'pids.max': '100',
     });
+  });
+
+  it('are lowered in an order that the kernel accepts: a quota is never below its burst', () => {
+    for (const [version, burst, quota] of [
+      [1, 'cpu.cfs_burst_us', 'cpu.cfs_quota_us'],
+      [2, 'cpu.max.burst', 'cpu.max'],
+    ] as const) {
+      const written = limitFiles(version, LIMITS).filter(({ file }) => [burst, quota].includes(file));
+      assert.deepEqual(
+        written.map(({ file }) => file),
+        [burst, quota, burst],
+      );
+      assert.equal(written[0]?.value, '0');
+    }
   });
 
   it('stay within what the kernel accepts', () => {
     assert.equal(files(2, { ...LIMITS, cpu: 0.001 })['cpu.weight'], '1');
     assert.equal(files(2, { ...LIMITS, cpu: 500 })['cpu.weight'], '10000');
     assert.equal(files(1, { ...LIMITS, cpu: 0.0001 })['cpu.shares'], '2');
-    assert.equal(files(2, { ...LIMITS, cpuMax: 0.001 })['cpu.max'], '1000 100000');
+    assert.equal(files(2, { ...LIMITS, cpuMax: 0.001 })['cpu.max'], '1000 20000');
   });
 });
 
@@ -95,7 +111,8 @@ describe("a service's cgroups", () => {
       const { value } = cpuShare(tree.layout.version, weightOfAll(cpus().length));
       assert.equal((await readFile(ofAll, 'utf8')).trim(), value, 'the service keeps a share of its own');
       // Repeatable, and the way to change limits.
-      await tree.create('vm-a', { ...LIMITS, memoryMib: 64 });
+      await tree.create('vm-a', { ...LIMITS, cpuMax: 1, memoryMib: 64 });
+      await tree.create('vm-a', { ...LIMITS, cpuMax: 4, memoryMib: 64 });
       const child = spawn(
         'sh',
         [

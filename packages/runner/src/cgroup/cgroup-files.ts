@@ -56,22 +56,20 @@ function unescape(text: string): string {
   );
 }
 
+/**
+ * A VMM that has used up its quota waits for the next period, however many processors are idle: that long its guest stalls at most.
+ * With the kernel's default of 100 ms a guest's timers and watchdogs notice. A shorter one costs more interrupts.
+ */
+const CPU_PERIOD_MICROS = 20_000;
+const CPU_QUOTA_MIN_MICROS = 1_000;
+
 /** Contents of the control files for `limits`, in the order in which they are to be written. A kernel may lack `OPTIONAL_FILES`. */
 export function limitFiles(
   version: 1 | 2,
   limits: CgroupLimits,
 ): { controller: Controller; file: string; value: string }[] {
-  const periodMicros = 100_000;
-  const quotaMicros = Math.max(1_000, Math.round(limits.cpuMax * periodMicros));
-  const cpu = 'cpu' as const;
   return [
-    { controller: cpu, ...cpuShare(version, limits.cpu) },
-    ...(version === 2
-      ? [{ controller: cpu, file: 'cpu.max', value: `${quotaMicros} ${periodMicros}` }]
-      : [
-          { controller: cpu, file: 'cpu.cfs_period_us', value: String(periodMicros) },
-          { controller: cpu, file: 'cpu.cfs_quota_us', value: String(quotaMicros) },
-        ]),
+    ...cpuLimit(version, limits).map((one) => ({ controller: 'cpu' as const, ...one })),
     { controller: 'memory', ...memoryLimit(version, limits.memoryMib) },
     ...(version === 2
       ? [
@@ -84,8 +82,31 @@ export function limitFiles(
   ];
 }
 
-/** Kernels without swap accounting, and those before 4.19. */
-export const OPTIONAL_FILES: ReadonlySet<string> = new Set(['memory.swap.max', 'memory.oom.group']);
+/** Kernels without swap accounting, those before 4.19, and those before 5.14. */
+export const OPTIONAL_FILES: ReadonlySet<string> = new Set([
+  'memory.swap.max',
+  'memory.oom.group',
+  'cpu.max.burst',
+  'cpu.cfs_burst_us',
+]);
+
+function cpuLimit(version: 1 | 2, { cpu, cpuMax }: CgroupLimits): { file: string; value: string }[] {
+  const quota = Math.max(CPU_QUOTA_MIN_MICROS, Math.round(cpuMax * CPU_PERIOD_MICROS));
+  const burst = version === 2 ? 'cpu.max.burst' : 'cpu.cfs_burst_us';
+  return [
+    cpuShare(version, cpu),
+    // The kernel refuses a quota below it.
+    { file: burst, value: '0' },
+    ...(version === 2
+      ? [{ file: 'cpu.max', value: `${quota} ${CPU_PERIOD_MICROS}` }]
+      : [
+          { file: 'cpu.cfs_period_us', value: String(CPU_PERIOD_MICROS) },
+          { file: 'cpu.cfs_quota_us', value: String(quota) },
+        ]),
+    // What one period has left may be used in later ones: a short burst, as of VMM and guest at once, does not stall the guest.
+    { file: burst, value: String(quota) },
+  ];
+}
 
 /**
  * The control file that says how much of a scarce processor a group gets beside its siblings, and what is to be written
