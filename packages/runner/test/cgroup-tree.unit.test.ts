@@ -1,11 +1,19 @@
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { readFile, writeFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import { dirname, join } from 'node:path';
 import { describe, it, mock } from 'node:test';
-import { cpuShare, detectLayout, limitFiles, weightOfAll } from '../src/cgroup/cgroup-files.ts';
+import {
+  cpuShare,
+  detectLayout,
+  limitFiles,
+  memoryOfAll,
+  treeFiles,
+  weightOfAll,
+} from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 
 const LIMITS = { cpu: 0.5, cpuMax: 2, memoryMib: 256, pids: 100 };
@@ -99,6 +107,27 @@ describe('the weight of all micro-VMs together', () => {
   });
 });
 
+describe('the memory of all micro-VMs together', () => {
+  it('leaves the service 1 GiB, and of a small machine a quarter', () => {
+    for (const [machine, all] of [
+      [2048, 1536],
+      [4096, 3072],
+      [65_536, 64_512],
+    ] as const)
+      assert.equal(memoryOfAll(machine), all);
+  });
+
+  it('is a limit of their parent, which does not swap either', () => {
+    const files = (version: 1 | 2, memoryMib?: number): string[] =>
+      treeFiles(version, { cores: 2, ...(memoryMib !== undefined && { memoryMib }) }).map(
+        ({ file, value }) => `${file} ${value}`,
+      );
+    assert.deepEqual(files(2, 1), ['cpu.weight 200', 'memory.max 1048576', 'memory.swap.max 0']);
+    assert.deepEqual(files(1, 1), ['cpu.shares 2048', 'memory.limit_in_bytes 1048576']);
+    assert.deepEqual(files(2), ['cpu.weight 200']);
+  });
+});
+
 describe("a service's cgroups", () => {
   it('hold a process to its limits, count what it uses, and take it along when they go', async () => {
     const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
@@ -156,6 +185,33 @@ describe("a service's cgroups", () => {
     } finally {
       clock.mock.restore();
       await tree.destroy('vm-b');
+      await tree.close();
+    }
+  });
+
+  it('have no more memory together than their parent, whatever each may have', async () => {
+    const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`, {
+      cores: 1,
+      memoryMib: 64,
+    });
+    const names = ['one', 'other'] as const;
+    /** Holds all it is given, as there are no lines in it. */
+    const hold = async (name: string): Promise<ChildProcess> => {
+      const procs = await tree.create(name, { ...LIMITS, memoryMib: 512 });
+      const child = spawn('tail', { stdio: ['pipe', 'ignore', 'ignore'] });
+      for (const file of procs) await writeFile(file, String(child.pid));
+      child.stdin.on('error', () => undefined);
+      child.stdin.write(Buffer.alloc(40 << 20));
+      return child;
+    };
+    try {
+      const one = once(await hold('one'), 'exit');
+      while ((tree.usage('one')?.memoryBytes ?? 0) < 30 << 20)
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      const other = once(await hold('other'), 'exit');
+      assert.deepEqual(await Promise.race([one, other]), [null, 'SIGKILL']);
+    } finally {
+      for (const name of names) await tree.destroy(name);
       await tree.close();
     }
   });

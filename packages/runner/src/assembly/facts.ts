@@ -2,6 +2,7 @@
 import { statfs } from 'node:fs/promises';
 import { cpus, totalmem } from 'node:os';
 import type { RunnerFacts } from '@releap/contract';
+import { memoryOfAll } from '../cgroup/cgroup-files.ts';
 import { runToExit } from '../process/index.ts';
 import type { Machines } from '../machine/index.ts';
 import { vmmName } from '../reconcile/snapshot-reconciler.ts';
@@ -30,7 +31,7 @@ export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
   return {
     arch: 'amd64',
     cores: capacity?.cores ?? cpus().length,
-    mem_mib: capacity?.memMib ?? Math.floor(totalmem() / 2 ** 20),
+    mem_mib: capacity?.memMib ?? memoryOfAll(totalmem() / 2 ** 20),
     disk_mib: capacity?.diskMib ?? (await diskMib(folder)),
     accelerator: accelerator.accelerator,
     cpu_model: cpuIdentity(accelerator.hostCpu, machines.templates.platform.hardware),

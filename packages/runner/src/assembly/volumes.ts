@@ -9,7 +9,7 @@ import type { Quarantine } from '../quarantine/quarantine.ts';
 import type { RunnerOptions } from '../runner-options.ts';
 import { VolumeClient } from '../volume/volume-client.ts';
 import { VolumeCopies } from '../volume/volume-copies.ts';
-import { Voltree, VOLTREE, VOLTREE_CORES } from '../volume/voltree.ts';
+import { Voltree, VOLTREE, voltreeLimits } from '../volume/voltree.ts';
 import { XfsDisks } from '../volume/xfs-disks.ts';
 
 export interface VolumeParts {
@@ -27,7 +27,7 @@ export interface VolumeParts {
 export async function openVolumes(parts: VolumeParts): Promise<{ copies: VolumeCopies; groups: CgroupTree }> {
   const { options, folder, runnerId, programs, store, quarantine } = parts;
   // Apart from those of the VMs, all of which a reconciliation ends that no record names.
-  const groups = await CgroupTree.open(join(options.home, 'volumes'), VOLTREE_CORES);
+  const groups = await CgroupTree.open(join(options.home, 'volumes'), voltreeLimits());
   for (const left of await groups.list()) await groups.destroy(left);
   const pinned = async (): Promise<string> => await pinnedProgram(VOLTREE, programs);
   // At the first start of the service, set-up makes it later, with all that volumes need.

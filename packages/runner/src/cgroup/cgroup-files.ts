@@ -63,22 +63,45 @@ function unescape(text: string): string {
 const CPU_PERIOD_MICROS = 20_000;
 const CPU_QUOTA_MIN_MICROS = 1_000;
 
+/** A file of a cgroup and what is to be written to it. */
+export interface ControlFile {
+  controller: Controller;
+  file: string;
+  value: string;
+}
+
 /** Contents of the control files for `limits`, in the order in which they are to be written. A kernel may lack `OPTIONAL_FILES`. */
-export function limitFiles(
-  version: 1 | 2,
-  limits: CgroupLimits,
-): { controller: Controller; file: string; value: string }[] {
+export function limitFiles(version: 1 | 2, limits: CgroupLimits): ControlFile[] {
   return [
     ...cpuLimit(version, limits).map((one) => ({ controller: 'cpu' as const, ...one })),
-    { controller: 'memory', ...memoryLimit(version, limits.memoryMib) },
-    ...(version === 2
-      ? [
-          // Memory of guests is not written to the host's disk, and a VMM does not lose its clone, or outlive it, by chance.
-          { controller: 'memory' as const, file: 'memory.swap.max', value: '0' },
-          { controller: 'memory' as const, file: 'memory.oom.group', value: '1' },
-        ]
-      : []),
+    ...unswappable(version, limits.memoryMib),
+    // A VMM does not lose its clone, or outlive it, by chance.
+    ...(version === 2 ? [{ controller: 'memory' as const, file: 'memory.oom.group', value: '1' }] : []),
     { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
+  ];
+}
+
+/** What all cgroups of a tree have together. */
+export interface TreeLimits {
+  /** Their share of a busy machine beside the service and other trees, as `cpuShare` takes it. */
+  cores: number;
+  /** Unlimited by default: then the limits of each are bound enough. */
+  memoryMib?: number;
+}
+
+/** As `limitFiles`, for the parent of the cgroups. */
+export function treeFiles(version: 1 | 2, { cores, memoryMib }: TreeLimits): ControlFile[] {
+  return [
+    { controller: 'cpu', ...cpuShare(version, cores) },
+    ...(memoryMib === undefined ? [] : unswappable(version, memoryMib)),
+  ];
+}
+
+/** Memory of guests is not written to the host's disk. */
+function unswappable(version: 1 | 2, mib: number): ControlFile[] {
+  return [
+    { controller: 'memory', ...memoryLimit(version, mib) },
+    ...(version === 2 ? [{ controller: 'memory' as const, file: 'memory.swap.max', value: '0' }] : []),
   ];
 }
 
@@ -131,6 +154,20 @@ const SERVICE_SHARE = 1 / 8;
 export function weightOfAll(cores: number): number {
   const reserved = Math.max(1, cores * SERVICE_SHARE);
   return Math.max(1, cores / reserved - 1);
+}
+
+/** Memory that micro-VMs cannot have: of the service, its database and the kernel. */
+const SERVICE_MEMORY_MIB = 1024;
+/** Of a small machine at most this part. */
+const SERVICE_MEMORY_SHARE = 1 / 4;
+
+/**
+ * Memory that all micro-VMs together may have. Their own limits do not bound that: they add up to more than the machine, as VMMs take
+ * some besides their guests' and guests may be overcommitted. The kernel then ends one of theirs, and nothing of the service.
+ * No more is left than the warm pool leaves available (`PRESSURE_BYTES`), so that waiting VMs are removed first.
+ */
+export function memoryOfAll(machineMib: number): number {
+  return Math.floor(machineMib - Math.min(SERVICE_MEMORY_MIB, machineMib * SERVICE_MEMORY_SHARE));
 }
 
 /** The control file that bounds memory, and what is to be written to it. */

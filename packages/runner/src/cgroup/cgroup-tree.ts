@@ -1,19 +1,27 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
-import { cpus } from 'node:os';
+import { cpus, totalmem } from 'node:os';
 import { join } from 'node:path';
 import {
   CONTROLLERS,
-  cpuShare,
   detectLayout,
   limitFiles,
   memoryLimit,
+  memoryOfAll,
   OPTIONAL_FILES,
+  treeFiles,
   weightOfAll,
 } from './cgroup-files.ts';
 import { readKernelFile } from './kernel-file.ts';
-import type { CgroupLayout, CgroupLimits, CgroupUsage, Controller } from './cgroup-files.ts';
+import type {
+  CgroupLayout,
+  CgroupLimits,
+  CgroupUsage,
+  ControlFile,
+  Controller,
+  TreeLimits,
+} from './cgroup-files.ts';
 
 /**
  * Most pauses between looks at processes that were killed. Not by the clock: after a time in which the machine stalled they have
@@ -47,10 +55,10 @@ export class CgroupTree {
 
   /**
    * @param home the service's home folder; its absolute path names the cgroups
-   * @param cores what all of its cgroups together get of a busy machine beside the service. Default: what it leaves them
+   * @param limits of all of its cgroups together. Default: what the service leaves of the machine
    * @throws when the controllers cannot be had, naming the file that refused
    */
-  static async open(home: string, cores = weightOfAll(cpus().length)): Promise<CgroupTree> {
+  static async open(home: string, limits: TreeLimits = ofMachine()): Promise<CgroupTree> {
     const layout = await detectLayout();
     const name = CgroupTree.nameOf(home);
     const parents = new Map<Controller, string>();
@@ -69,11 +77,12 @@ export class CgroupTree {
         parents.set(controller, folder);
       }
     }
-    // Beside the control plane, the database and the runner, which keep a share of their own.
-    const { file, value } = cpuShare(layout.version, cores);
-    const cpu = parents.get('cpu');
-    if (cpu !== undefined) await writeFile(join(cpu, file), value);
-    return new CgroupTree(layout, parents);
+    const tree = new CgroupTree(layout, parents);
+    await tree.#write('', treeFiles(layout.version, limits)).catch((error: NodeJS.ErrnoException) => {
+      // Version 1 refuses a limit below what VMs of an earlier run use. The next start sets it.
+      if (layout.version === 2 || error.code !== 'EBUSY') throw error;
+    });
+    return tree;
   }
 
   /** Makes a cgroup, or changes the limits of one. Returns the files to write a pid into to join it. */
@@ -86,7 +95,11 @@ export class CgroupTree {
 
   async setLimits(name: string, limits: CgroupLimits): Promise<void> {
     checkName(name);
-    for (const { controller, file, value } of limitFiles(this.layout.version, limits)) {
+    await this.#write(name, limitFiles(this.layout.version, limits));
+  }
+
+  async #write(name: string, files: readonly ControlFile[]): Promise<void> {
+    for (const { controller, file, value } of files) {
       const parent = this.#parents.get(controller);
       if (parent === undefined) continue;
       // Not created where the kernel does not have it: cgroupfs refuses that.
@@ -215,6 +228,10 @@ export class CgroupTree {
   async close(): Promise<void> {
     await Promise.all(this.#folders.map((folder) => removeFolder(folder)));
   }
+}
+
+function ofMachine(): TreeLimits {
+  return { cores: weightOfAll(cpus().length), memoryMib: memoryOfAll(totalmem() / 2 ** 20) };
 }
 
 function checkName(name: string): void {

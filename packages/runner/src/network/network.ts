@@ -96,7 +96,7 @@ export class Network {
     // It is in the root of netd from the start, wherever an interceptor begins to run later.
     await mkdir(interceptFolder, { recursive: true, mode: 0o711 });
     // Apart from those of the VMs, all of which a reconciliation ends that no record names.
-    const cgroups = await CgroupTree.open(join(options.identity, 'helpers'), HELPERS_CORES);
+    const cgroups = await CgroupTree.open(join(options.identity, 'helpers'), { cores: HELPERS_CORES });
     const netd = await Netd.open({
       cgroups,
       dir: join(dir, 'netd'),

@@ -1,11 +1,12 @@
 /** The program that reads and writes the trees of volumes: host/cmd/voltree. It knows neither control nor the network. */
-import { cpus } from 'node:os';
+import { cpus, totalmem } from 'node:os';
 import { basename, dirname } from 'node:path';
 import type { Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { BlobDigest, MergeConflict } from '@releap/contract';
 import { Type, type Static, type TSchema } from 'typebox';
 import { Compile, type Validator } from 'typebox/compile';
+import type { TreeLimits } from '../cgroup/cgroup-files.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { ProcessError, run, toolEnvironment } from '../process/index.ts';
 import type { VolumePaths } from './volume-paths.ts';
@@ -27,8 +28,10 @@ const MEMORY_MAX_MIB = 1024;
 const HEAP_MIB = 768;
 /** Threads. Go makes one for each system call that blocks. */
 const THREADS_MAX = 256;
-/** What the commands of all volumes together get of a busy machine. */
-export const VOLTREE_CORES = 1;
+/** Part of the machine's memory that the commands of all volumes together may have, but at least what one may. */
+const MEMORY_SHARE = 1 / 8;
+/** What they get of a busy machine. A commit may be late; sandboxes do not wait for one. */
+const CORES = 1 / 4;
 
 const Count = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const Blob = Type.Object({ digest: BlobDigest, bytes: Count });
@@ -78,6 +81,12 @@ const Store = Compile(Type.Object({ store: Blob }));
 
 /** Brings a pack into `incoming`, or stores one that is in `outgoing`. */
 export type MovePack = (pack: Static<typeof Blob>, signal: AbortSignal) => Promise<void>;
+
+/** Of the control groups of all commands together. */
+export function voltreeLimits(): TreeLimits {
+  const share = Math.floor((totalmem() / 2 ** 20) * MEMORY_SHARE);
+  return { cores: CORES, memoryMib: Math.max(MEMORY_MAX_MIB, share) };
+}
 
 type Groups = Pick<CgroupTree, 'create' | 'destroy'>;
 

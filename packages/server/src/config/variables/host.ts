@@ -31,9 +31,10 @@ export const THIS_MACHINE = {
   }),
   RELEAP_MEMORY_MIB: variable({
     schema: Positive,
-    defaultText: 'what the machine has',
+    defaultText: 'what the machine has, less 1 GiB (a quarter of a machine with less than 4 GiB)',
     unit: 'MiB',
-    description: 'Memory that this machine offers to sandboxes.',
+    description:
+      'Memory that this machine offers to sandboxes. Whatever is offered, all micro-VMs together have at most the default.',
     group: 'This machine',
   }),
   RELEAP_DISK_MIB: variable({
