@@ -173,7 +173,7 @@ describe('a hostile sandbox', () => {
       )?.[1];
       const path = own?.[2] ?? lines.find((line) => line.startsWith('0::'))?.slice(3);
       assert.ok(mount !== undefined && path !== undefined, `no cgroup of ${controller}`);
-      assert.match(path, new RegExp(`releap-[0-9a-f]+/.*${uuidOf(guest.id)}`));
+      assert.match(path, new RegExp(`releap-[0-9a-f]+(\\.service)?/.*${uuidOf(guest.id)}`));
       return (await readFile(join(mount, path, own ? v1 : v2), 'utf8')).trim();
     };
   }

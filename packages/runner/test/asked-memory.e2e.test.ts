@@ -1,15 +1,13 @@
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { detectLayout, memoryLimit } from '../src/cgroup/cgroup-files.ts';
-import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
 import { writtenMemory } from '../src/memory/available-memory.ts';
 import { guestSize } from '../src/template/machine-size.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
+import { vmFacts } from './support/runner-process.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { TestRunner } from './support/sandboxes.ts';
 
@@ -31,12 +29,7 @@ after(async () => await runner.dispose());
 
 /** What the host lets a VM have, in MiB. */
 async function limitMib(vmId: string): Promise<number> {
-  const layout = await detectLayout();
-  const root = layout.version === 2 ? layout.root : (layout.roots.memory ?? assert.fail('no memory cgroups'));
-  const { file } = memoryLimit(layout.version, 0);
-  const record = await new VmFolders(join(runner.home, 'vms')).load(vmId);
-  const cgroup = record?.cgroup ?? assert.fail(`${vmId} has no VM`);
-  return Number(await readFile(join(root, CgroupTree.nameOf(runner.home), cgroup, file), 'utf8')) / 2 ** 20;
+  return (await vmFacts(runner.home, vmId)).memoryLimit / 2 ** 20;
 }
 
 async function availableMib(vmId: string): Promise<number> {

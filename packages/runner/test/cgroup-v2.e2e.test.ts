@@ -13,7 +13,7 @@ isolateNetwork(fileURLToPath(import.meta.url));
 
 const ID = '51111111-2222-4333-8444-555555555555';
 const PACKAGE = fileURLToPath(new URL('..', import.meta.url));
-const FILES = ['src/cgroup', 'test/cgroup-tree.unit.test.ts'];
+const FILES = ['src/cgroup', 'src/process', 'test/cgroup-tree.unit.test.ts'];
 
 let folder: string;
 let runner: TestRunner;

@@ -97,6 +97,18 @@ export function treeFiles(version: 1 | 2, { cores, memoryMib }: TreeLimits): Con
   ];
 }
 
+/** The properties of a unit of systemd that set these files. */
+const PROPERTIES: Readonly<Record<string, string>> = {
+  'cpu.weight': 'CPUWeight',
+  'memory.max': 'MemoryMax',
+  'memory.swap.max': 'MemorySwapMax',
+};
+
+/** `treeFiles` of version 2 as properties, `Name=value`. */
+export function treeProperties(limits: TreeLimits): string[] {
+  return treeFiles(2, limits).map(({ file, value }) => `${PROPERTIES[file]}=${value}`);
+}
+
 /** Memory of guests is not written to the host's disk. */
 function unswappable(version: 1 | 2, mib: number): ControlFile[] {
   return [

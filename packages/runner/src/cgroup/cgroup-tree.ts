@@ -1,10 +1,9 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { cpus, totalmem } from 'node:os';
 import { join } from 'node:path';
 import {
-  CONTROLLERS,
   detectLayout,
   limitFiles,
   memoryLimit,
@@ -14,6 +13,9 @@ import {
   weightOfAll,
 } from './cgroup-files.ts';
 import { readKernelFile } from './kernel-file.ts';
+import { REMOVE_WAIT_MS, removeFolder } from './remove-folder.ts';
+import { closeUnit } from './systemd-unit.ts';
+import { OF_UNIT, placeTree, removeTree, type TreePlace } from './tree-place.ts';
 import type {
   CgroupLayout,
   CgroupLimits,
@@ -23,32 +25,28 @@ import type {
   TreeLimits,
 } from './cgroup-files.ts';
 
-/**
- * Most pauses between looks at processes that were killed. Not by the clock: after a time in which the machine stalled they have
- * not ended either. One that writes to the disk ends when that has answered, which takes seconds under load.
- */
-const REMOVE_WAIT_MS = 30_000;
 const KILLED_PAUSE_MS = 2;
-const BUSY_PAUSE_MS = 10;
 const NAME = /^[A-Za-z0-9_.-]{1,100}$/;
 
 /**
  * The cgroups of one service's micro-VMs: children of one folder a hierarchy, whose name is made from the service's
- * home, so that two services on a machine never touch each other's. They lie at the top of the hierarchy, because
- * whatever stops the service (systemd, a container's init) kills what is below its own.
+ * home, so that two services on a machine never touch each other's. They lie apart from the service's own, because
+ * whatever stops the service (systemd, a container's init) kills what is below that.
  */
 export class CgroupTree {
   readonly layout: CgroupLayout;
   readonly #parents: Map<Controller, string>;
   readonly #folders: string[];
+  readonly #unit: string | undefined;
 
-  private constructor(layout: CgroupLayout, parents: Map<Controller, string>) {
+  private constructor(layout: CgroupLayout, { parents, unit }: TreePlace) {
     this.layout = layout;
     this.#parents = parents;
     this.#folders = [...new Set(parents.values())];
+    this.#unit = unit;
   }
 
-  /** Name of the folder of a service's cgroups in each hierarchy. @param home as for `open` */
+  /** Name of the folder of a service's cgroups in each hierarchy, less `.service` where it is a unit's. @param home as for `open` */
   static nameOf(home: string): string {
     return `releap-${createHash('sha256').update(home).digest('hex').slice(0, 12)}`;
   }
@@ -61,27 +59,13 @@ export class CgroupTree {
   static async open(home: string, limits: TreeLimits = ofMachine()): Promise<CgroupTree> {
     const layout = await detectLayout();
     const name = CgroupTree.nameOf(home);
-    const parents = new Map<Controller, string>();
-    if (layout.version === 2) {
-      const folder = join(layout.root, name);
-      await enable(layout.root);
-      await mkdir(folder, { recursive: true });
-      await enable(folder);
-      for (const controller of CONTROLLERS) parents.set(controller, folder);
-    } else {
-      for (const controller of CONTROLLERS) {
-        const root = layout.roots[controller];
-        if (root === undefined) continue;
-        const folder = join(root, name);
-        await mkdir(folder, { recursive: true });
-        parents.set(controller, folder);
-      }
-    }
-    const tree = new CgroupTree(layout, parents);
-    await tree.#write('', treeFiles(layout.version, limits)).catch((error: NodeJS.ErrnoException) => {
-      // Version 1 refuses a limit below what VMs of an earlier run use. The next start sets it.
-      if (layout.version === 2 || error.code !== 'EBUSY') throw error;
-    });
+    const place = await placeTree(layout, name, `Releap: control groups of ${home}`, limits);
+    const tree = new CgroupTree(layout, place);
+    if (place.unit === undefined)
+      await tree.#write('', treeFiles(layout.version, limits)).catch((error: NodeJS.ErrnoException) => {
+        // Version 1 refuses a limit below what VMs of an earlier run use. The next start sets it.
+        if (layout.version === 2 || error.code !== 'EBUSY') throw error;
+      });
     return tree;
   }
 
@@ -218,7 +202,7 @@ export class CgroupTree {
     const names = new Set<string>();
     for (const folder of this.#folders) {
       for (const entry of await readdir(folder, { withFileTypes: true })) {
-        if (entry.isDirectory()) names.add(entry.name);
+        if (entry.isDirectory() && entry.name !== OF_UNIT) names.add(entry.name);
       }
     }
     return [...names];
@@ -226,7 +210,8 @@ export class CgroupTree {
 
   /** Removes the service's own folders, once all in them are gone. */
   async close(): Promise<void> {
-    await Promise.all(this.#folders.map((folder) => removeFolder(folder)));
+    if (this.#unit !== undefined) await closeUnit(this.#unit);
+    await Promise.all(this.#folders.map((folder) => removeTree(folder)));
   }
 }
 
@@ -237,37 +222,4 @@ function ofMachine(): TreeLimits {
 function checkName(name: string): void {
   if (!NAME.test(name) || name === '.' || name === '..')
     throw new Error(`not a cgroup name: ${JSON.stringify(name)}`);
-}
-
-/** Hands the controllers down to the children of a version 2 cgroup. */
-async function enable(folder: string): Promise<void> {
-  const file = join(folder, 'cgroup.subtree_control');
-  const wanted = ['cpu', 'memory', 'pids'];
-  const have = (await readFile(file, 'utf8')).trim().split(' ');
-  const missing = wanted.filter((controller) => !have.includes(controller));
-  if (missing.length === 0) return;
-  try {
-    await writeFile(file, missing.map((controller) => `+${controller}`).join(' '));
-  } catch (error) {
-    throw new Error(
-      `the cgroup controllers ${missing.join(', ')} cannot be enabled in ${file} (${(error as Error).message}); ` +
-        'a container needs a writable cgroup namespace whose root has no processes of its own',
-      { cause: error },
-    );
-  }
-}
-
-async function removeFolder(folder: string): Promise<void> {
-  for (let waitedMs = 0; ; waitedMs += BUSY_PAUSE_MS) {
-    try {
-      await rmdir(folder);
-      return;
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code === 'ENOENT') return;
-      // EBUSY: a process in it is ending, or the kernel is not done with one that has.
-      if (code !== 'EBUSY' || waitedMs >= REMOVE_WAIT_MS) throw error;
-      await new Promise((resolve) => setTimeout(resolve, BUSY_PAUSE_MS));
-    }
-  }
 }

@@ -1,8 +1,10 @@
 /**
- * Test files that run a second time with guests under KVM, in the machine of `test/kvm-machine.test.ts`: what guests do there, and
- * not what the control plane does. They need no network.
+ * Test files that run a second time in the machine of `test/kvm-machine.test.ts`: what guests do under KVM, and not what the control
+ * plane does, and what needs systemd with control groups of version 2. They need no network.
  */
 export const KVM_FILES = [
+  'packages/runner/test/cgroup-tree.unit.test.ts',
+  'packages/runner/test/cgroup-units.test.ts',
   'test/first-sandbox.test.ts',
   'test/fork-source-deleted.test.ts',
   'test/function-calls.test.ts',

@@ -93,6 +93,8 @@ async function removeCgroups(tags: readonly string[]): Promise<void> {
     for (const pid of pids.split('\n')) if (Number(pid) > 0) kill(Number(pid));
   }
   for (const folder of folders) {
+    // systemd keeps a unit whose cgroup is removed beneath it.
+    if (folder.endsWith('.service')) await output('systemctl', ['stop', path.basename(folder)]);
     for (let tries = 0; tries < CGROUP_TRIES; tries++) {
       const busy = await rmdir(folder).then(
         () => false,
