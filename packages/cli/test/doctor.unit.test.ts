@@ -3,6 +3,7 @@ import { link, mkdir, mkdtemp, rm, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { checkCgroup } from '../src/doctor/cgroup.ts';
 import { checkClock } from '../src/doctor/clock.ts';
 import { checkImageCache } from '../src/doctor/image-cache.ts';
 import { checkKvmHost } from '../src/doctor/kvm-host.ts';
@@ -155,5 +156,31 @@ test('the certificate of previews is shown with its end, and a problem or an end
     );
   } finally {
     await rm(home, { recursive: true, force: true });
+  }
+});
+
+test('control groups: version 2 is needed for all limits, and what a host lacks is named', async () => {
+  const root = await mkdtemp(join(tmpdir(), 'rlp-doctor-cgroup-'));
+  const withControllers = async (controllers: string): Promise<ReturnType<typeof checkCgroup>> => {
+    await writeFile(join(root, 'cgroup.controllers'), `${controllers}\n`);
+    return checkCgroup(`cgroup2 ${root} cgroup2 rw 0 0\n`, root);
+  };
+  try {
+    assert.equal((await withControllers('cpuset cpu io memory hugetlb pids')).status, 'ok');
+    const withoutIo = await withControllers('cpu memory pids');
+    assert.equal(withoutIo.status, 'warn');
+    assert.match(withoutIo.detail, /version 2, without the controller io/);
+    const less = await withControllers('io memory');
+    assert.equal(less.status, 'missing');
+    assert.match(less.detail, /cpu and pids/);
+    const former = checkCgroup(
+      `c ${root} cgroup rw,cpu,memory,pids 0 0\ncgroup2 /elsewhere cgroup2 rw 0 0\n`,
+      root,
+    );
+    assert.equal(former.status, 'warn');
+    assert.match(former.detail, /version 1.*swapped/);
+    assert.equal(checkCgroup('', root).status, 'missing');
+  } finally {
+    await rm(root, { recursive: true });
   }
 });

@@ -1,5 +1,6 @@
 /** What a runner is started with. */
 import type { Logger } from 'pino';
+import type { DiskLimit } from './cgroup/disk-limit.ts';
 import type { BuildLimits } from './dockerfile/build-limits.ts';
 
 /** Machine size of a create without sizes. Its template is made before the runner reports that it is ready. */
@@ -56,6 +57,8 @@ export interface RunnerOptions {
   volumeCommitMs: number;
   /** What a build of a Dockerfile may take, and how many run at a time. */
   builds: Omit<BuildLimits, 'processes'>;
+  /** What each sandbox may read from the disk, and write to it. */
+  diskLimit?: DiskLimit;
   /** What this machine offers, instead of what it has. */
   capacity?: { cores?: number; memMib?: number; diskMib?: number };
   log: Logger;

@@ -124,6 +124,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
         templateUid: TEMPLATE_UID,
         accelerator: options.accelerator,
         cpuModel: options.cpuModel,
+        diskLimit: options.diskLimit,
         signal: options.signal,
         defaultShape: DEFAULT_MACHINE_SIZE,
         log: log.child({ part: 'vmm' }),

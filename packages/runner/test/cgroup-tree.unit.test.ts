@@ -84,6 +84,20 @@ describe('limits', () => {
     }
   });
 
+  it('of disks are a line of io.max each, and the share of a tree is a weight', () => {
+    const lines = ['8:0 rbps=max riops=100 wbps=max wiops=100', '8:16 rbps=max riops=100 wbps=max wiops=100'];
+    const files = limitFiles(2, { ...LIMITS, ioMax: lines });
+    assert.deepEqual(
+      files.filter(({ file }) => file === 'io.max').map(({ value }) => value),
+      lines,
+    );
+    assert.deepEqual(treeFiles(2, { cores: 1, ioWeight: 10, ioMax: lines }).at(-1), {
+      controller: 'io',
+      file: 'io.weight',
+      value: '10',
+    });
+  });
+
   it('stay within what the kernel accepts', () => {
     assert.equal(files(2, { ...LIMITS, cpu: 0.001 })['cpu.weight'], '1');
     assert.equal(files(2, { ...LIMITS, cpu: 500 })['cpu.weight'], '10000');

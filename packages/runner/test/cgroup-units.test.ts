@@ -10,10 +10,11 @@ import { afterEach, beforeEach, describe, it } from 'node:test';
 import { until } from '@releap/testing/eventually';
 import { detectLayout } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
+import { ioMaxLines } from '../src/cgroup/disk-limit.ts';
 import { isBootedBySystemd } from '../src/cgroup/systemd-unit.ts';
 
 const LIMITS = { cpu: 0.5, cpuMax: 2, memoryMib: 256, pids: 100 };
-const OF_TREE = { cores: 3, memoryMib: 512 };
+const OF_TREE = { cores: 3, memoryMib: 512, ioWeight: 20 };
 
 const layout = await detectLayout();
 const skip =
@@ -60,12 +61,14 @@ describe('cgroups where systemd runs', { skip }, () => {
       assert.deepEqual(await tree.processes('vm-a'), [pid]);
       assert.deepEqual((await read(parent, 'cgroup.subtree_control')).split(' ').sort(), [
         'cpu',
+        'io',
         'memory',
         'pids',
       ]);
       assert.equal(await read(parent, 'cpu.weight'), '300');
       assert.equal(await read(parent, 'memory.max'), String(OF_TREE.memoryMib * 2 ** 20));
       assert.equal(await read(parent, 'pids.max'), 'max');
+      assert.match(await read(parent, 'io.weight').catch(() => 'default 20'), /^default 20$/m);
       assert.equal(await read(folder, 'memory.max'), String(LIMITS.memoryMib * 2 ** 20));
       assert.equal(await read(folder, 'cpu.max'), '40000 20000');
       // It writes anew what is its own.
@@ -106,6 +109,19 @@ describe('cgroups where systemd runs', { skip }, () => {
     assert.deepEqual(await (await CgroupTree.open(home, OF_TREE)).processes('vm-a'), before);
     await tree.destroy('vm-a');
     await tree.close();
+  });
+
+  it('have the limits of a disk each', async () => {
+    const [line = ''] = await ioMaxLines({ mibPerSecond: 10 }, ['/var']);
+    assert.match(line, /^\d+:\d+ rbps=10485760 wbps=10485760 riops=max wiops=max$/);
+    const tree = await CgroupTree.open(home, { ...OF_TREE, ioMax: [line] });
+    const [procs = ''] = await tree.create('vm-a', LIMITS);
+    assert.equal(await read(dirname(procs), 'io.max'), line);
+    assert.equal(await read(dirname(dirname(procs)), 'io.max'), '');
+    await tree.destroy('vm-a');
+    await tree.close();
+    const none = CgroupTree.open(home, { ...OF_TREE, ioMax: [line.replace(/^\d+:\d+/, '4095:1')] });
+    await assert.rejects(none, /disk 4095:1 .* cannot be limited/);
   });
 
   it('outlive their own unit, and stay where they are until none is left', async () => {

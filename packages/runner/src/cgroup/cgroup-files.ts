@@ -6,7 +6,8 @@ export type CgroupLayout =
   /** Mount points by controller; several may share one. `memory`, `cpu` and the rest may each be missing. */
   | { version: 1; roots: Partial<Record<Controller, string>> };
 
-export type Controller = 'cpu' | 'cpuacct' | 'memory' | 'pids';
+export type Controller = 'cpu' | 'cpuacct' | 'memory' | 'pids' | 'io';
+/** Those of version 1. Its limits of disks do not hold for what is written through the page cache. */
 export const CONTROLLERS: readonly Controller[] = ['cpu', 'cpuacct', 'memory', 'pids'];
 
 /** What a micro-VM may use. */
@@ -18,6 +19,8 @@ export interface CgroupLimits {
   /** Memory of the VMM and all it caches, MiB. */
   memoryMib: number;
   pids: number;
+  /** Lines of `io.max`, with version 2. Unlimited by default. */
+  ioMax?: readonly string[];
 }
 
 /** Counted by the kernel. */
@@ -78,6 +81,8 @@ export function limitFiles(version: 1 | 2, limits: CgroupLimits): ControlFile[] 
     // A VMM does not lose its clone, or outlive it, by chance.
     ...(version === 2 ? [{ controller: 'memory' as const, file: 'memory.oom.group', value: '1' }] : []),
     { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
+    // The kernel takes a line at a time.
+    ...(limits.ioMax ?? []).map((line) => ({ controller: 'io' as const, file: 'io.max', value: line })),
   ];
 }
 
@@ -87,13 +92,20 @@ export interface TreeLimits {
   cores: number;
   /** Unlimited by default: then the limits of each are bound enough. */
   memoryMib?: number;
+  /** With version 2, their share of a busy disk, from 1 to 10,000. Default: 100, as that of any other group. */
+  ioWeight?: number;
+  /** Lines of `io.max` of each cgroup, not of the tree. */
+  ioMax?: readonly string[];
 }
 
 /** As `limitFiles`, for the parent of the cgroups. */
-export function treeFiles(version: 1 | 2, { cores, memoryMib }: TreeLimits): ControlFile[] {
+export function treeFiles(version: 1 | 2, { cores, memoryMib, ioWeight }: TreeLimits): ControlFile[] {
   return [
     { controller: 'cpu', ...cpuShare(version, cores) },
     ...(memoryMib === undefined ? [] : unswappable(version, memoryMib)),
+    ...(version === 2 && ioWeight !== undefined
+      ? [{ controller: 'io' as const, file: 'io.weight', value: String(ioWeight) }]
+      : []),
   ];
 }
 
@@ -102,6 +114,7 @@ const PROPERTIES: Readonly<Record<string, string>> = {
   'cpu.weight': 'CPUWeight',
   'memory.max': 'MemoryMax',
   'memory.swap.max': 'MemorySwapMax',
+  'io.weight': 'IOWeight',
 };
 
 /** `treeFiles` of version 2 as properties, `Name=value`. */
@@ -117,12 +130,13 @@ function unswappable(version: 1 | 2, mib: number): ControlFile[] {
   ];
 }
 
-/** Kernels without swap accounting, those before 4.19, and those before 5.14. */
+/** Kernels without swap accounting, before 4.19, before 5.14, and without the I/O controller or weights of it. */
 export const OPTIONAL_FILES: ReadonlySet<string> = new Set([
   'memory.swap.max',
   'memory.oom.group',
   'cpu.max.burst',
   'cpu.cfs_burst_us',
+  'io.weight',
 ]);
 
 function cpuLimit(version: 1 | 2, { cpu, cpuMax }: CgroupLimits): { file: string; value: string }[] {

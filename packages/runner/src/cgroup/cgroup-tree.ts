@@ -37,12 +37,14 @@ export class CgroupTree {
   readonly layout: CgroupLayout;
   readonly #parents: Map<Controller, string>;
   readonly #folders: string[];
+  readonly #ioMax: readonly string[];
   readonly #unit: string | undefined;
 
-  private constructor(layout: CgroupLayout, { parents, unit }: TreePlace) {
+  private constructor(layout: CgroupLayout, { parents, unit }: TreePlace, ioMax: readonly string[]) {
     this.layout = layout;
     this.#parents = parents;
     this.#folders = [...new Set(parents.values())];
+    this.#ioMax = ioMax;
     this.#unit = unit;
   }
 
@@ -56,17 +58,38 @@ export class CgroupTree {
    * @param limits of all of its cgroups together. Default: what the service leaves of the machine
    * @throws when the controllers cannot be had, naming the file that refused
    */
-  static async open(home: string, limits: TreeLimits = ofMachine()): Promise<CgroupTree> {
+  static async open(home: string, limits: TreeLimits = limitsOfMachine()): Promise<CgroupTree> {
     const layout = await detectLayout();
     const name = CgroupTree.nameOf(home);
     const place = await placeTree(layout, name, `Releap: control groups of ${home}`, limits);
-    const tree = new CgroupTree(layout, place);
+    const tree = new CgroupTree(layout, place, limits.ioMax ?? []);
     if (place.unit === undefined)
       await tree.#write('', treeFiles(layout.version, limits)).catch((error: NodeJS.ErrnoException) => {
         // Version 1 refuses a limit below what VMs of an earlier run use. The next start sets it.
         if (layout.version === 2 || error.code !== 'EBUSY') throw error;
       });
+    await tree.#tryIoMax();
     return tree;
+  }
+
+  /** Writes the limits of a disk as they are by default, as the kernel may have none, or not for this disk. */
+  async #tryIoMax(): Promise<void> {
+    for (const line of this.#ioMax) {
+      const disk = line.split(' ', 1)[0];
+      const folder = this.#parents.get('io');
+      const error =
+        folder === undefined
+          ? 'this machine has version 1'
+          : await writeFile(join(folder, 'io.max'), `${disk} rbps=max`).then(
+              () => undefined,
+              ({ message }: Error) => message,
+            );
+      if (error === undefined) continue;
+      throw new Error(
+        `what sandboxes read from disk ${disk} and write to it cannot be limited: that takes control groups of version 2 with the io ` +
+          `controller (${error}). Unset RELEAP_SANDBOX_DISK_MIB_S and RELEAP_SANDBOX_DISK_IOPS`,
+      );
+    }
   }
 
   /** Makes a cgroup, or changes the limits of one. Returns the files to write a pid into to join it. */
@@ -79,7 +102,7 @@ export class CgroupTree {
 
   async setLimits(name: string, limits: CgroupLimits): Promise<void> {
     checkName(name);
-    await this.#write(name, limitFiles(this.layout.version, limits));
+    await this.#write(name, limitFiles(this.layout.version, { ioMax: this.#ioMax, ...limits }));
   }
 
   async #write(name: string, files: readonly ControlFile[]): Promise<void> {
@@ -215,7 +238,8 @@ export class CgroupTree {
   }
 }
 
-function ofMachine(): TreeLimits {
+/** What the service leaves of the machine. */
+export function limitsOfMachine(): TreeLimits {
   return { cores: weightOfAll(cpus().length), memoryMib: memoryOfAll(totalmem() / 2 ** 20) };
 }
 

@@ -81,14 +81,17 @@ async function inUse(root: string, former: string, unit: string): Promise<string
 
 /** All controllers of version 2 have one hierarchy. */
 function inOneFolder(folder: string): Map<Controller, string> {
-  return new Map(CONTROLLERS.map((controller) => [controller, folder]));
+  return new Map([...CONTROLLERS, 'io' as const].map((controller) => [controller, folder]));
 }
 
 /** Hands the controllers down to the children of a version 2 cgroup. */
 async function enable(folder: string): Promise<void> {
   const file = join(folder, 'cgroup.subtree_control');
-  const wanted = ['cpu', 'memory', 'pids'];
-  const have = (await readFile(file, 'utf8')).trim().split(' ');
+  const words = async (name: string): Promise<string[]> =>
+    (await readFile(join(folder, name), 'utf8')).trim().split(' ');
+  const available = await words('cgroup.controllers');
+  const wanted = ['cpu', 'memory', 'pids', ...(available.includes('io') ? ['io'] : [])];
+  const have = await words('cgroup.subtree_control');
   const missing = wanted.filter((controller) => !have.includes(controller));
   if (missing.length === 0) return;
   try {

@@ -2,7 +2,8 @@ import { existsSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Logger } from 'pino';
-import { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import { CgroupTree, limitsOfMachine } from '../cgroup/cgroup-tree.ts';
+import { type DiskLimit, ioMaxLines } from '../cgroup/disk-limit.ts';
 import { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { LocalCopies } from '../disk/local-copies.ts';
 import { fileSha256 } from '../disk/file-sha256.ts';
@@ -48,6 +49,8 @@ export interface OpenMachinesOptions {
   guestNetwork: { mac: string; address: string };
   /** Unprivileged user and group of VMMs that boot templates; no VM has them. */
   templateUid: number;
+  /** Of each VM. */
+  diskLimit?: DiskLimit | undefined;
   /** Default: `auto`. */
   accelerator?: AcceleratorChoice | undefined;
   /** Processor of guests under KVM: `host`, or a name of QEMU's list. Default: `host`. */
@@ -91,7 +94,10 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     placeSystemDisk(options.systemDisk, systemFolder),
   ]);
   await removeUnusedSystemDisks(systemFolder, system);
-  const cgroups = await CgroupTree.open(options.home);
+  const cgroups = await CgroupTree.open(options.home, {
+    ...limitsOfMachine(),
+    ioMax: await ioMaxLines(options.diskLimit ?? {}, [folder, cacheDir]),
+  });
   const localCopies = await LocalCopies.open(join(folder, 'local'), cacheDir);
   if (localCopies.isNeeded) {
     log.warn({ cache: cacheDir, folder }, 'the cache lies on another file system: each image is copied once');

@@ -32,6 +32,8 @@ const THREADS_MAX = 256;
 const MEMORY_SHARE = 1 / 8;
 /** What they get of a busy machine. A commit may be late; sandboxes do not wait for one. */
 const CORES = 1 / 4;
+/** And of a busy disk, where that is shared by weight. */
+const IO_WEIGHT = 10;
 
 const Count = Type.Integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER });
 const Blob = Type.Object({ digest: BlobDigest, bytes: Count });
@@ -85,7 +87,7 @@ export type MovePack = (pack: Static<typeof Blob>, signal: AbortSignal) => Promi
 /** Of the control groups of all commands together. */
 export function voltreeLimits(): TreeLimits {
   const share = Math.floor((totalmem() / 2 ** 20) * MEMORY_SHARE);
-  return { cores: CORES, memoryMib: Math.max(MEMORY_MAX_MIB, share) };
+  return { cores: CORES, memoryMib: Math.max(MEMORY_MAX_MIB, share), ioWeight: IO_WEIGHT };
 }
 
 type Groups = Pick<CgroupTree, 'create' | 'destroy'>;

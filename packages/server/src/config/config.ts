@@ -43,6 +43,7 @@ export interface Config {
   keyFile: string;
   store: StoreOptions;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
+  diskLimit: { mibPerSecond?: number; iops?: number };
   guestKernel?: string;
   warmPool: { size: number; memoryMib?: number };
   builds: {
@@ -190,6 +191,10 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       cores: get('RELEAP_CORES'),
       memMib: get('RELEAP_MEMORY_MIB'),
       diskMib: get('RELEAP_DISK_MIB'),
+    }),
+    diskLimit: compact({
+      mibPerSecond: get('RELEAP_SANDBOX_DISK_MIB_S'),
+      iops: get('RELEAP_SANDBOX_DISK_IOPS'),
     }),
     guestKernel: get('RELEAP_GUEST_KERNEL'),
     egressCaFile: get('RELEAP_EGRESS_CA_FILE'),

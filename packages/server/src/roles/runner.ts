@@ -31,6 +31,7 @@ export async function runnerRole({ config, log, stopping }: RoleContext): Promis
     storePrivateHosts: config.storePrivateHosts,
     ...(config.egressCaFile !== undefined && { egressCa: await readFile(config.egressCaFile, 'utf8') }),
     images: config.images,
+    diskLimit: config.diskLimit,
     capacity: config.capacity,
     log,
   });

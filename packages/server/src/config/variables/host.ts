@@ -44,6 +44,21 @@ export const THIS_MACHINE = {
     description: 'Disk that this machine offers to sandboxes.',
     group: 'This machine',
   }),
+  RELEAP_SANDBOX_DISK_MIB_S: variable({
+    schema: Type.Integer({ minimum: 10, maximum: 1_000_000 }),
+    defaultText: 'unlimited',
+    unit: 'MiB/s',
+    description:
+      'What a sandbox may read from the disk of this machine each second, and what it may write; the same again for each volume that it mounts. Sandboxes that start afterwards have it. Needs control groups of version 2 with the io controller, and `RELEAP_HOME` and `RELEAP_CACHE` on file systems with a block device of their own (XFS, ext4; not btrfs, ZFS, overlay); otherwise the machine does not start.',
+    group: 'This machine',
+  }),
+  RELEAP_SANDBOX_DISK_IOPS: variable({
+    schema: Type.Integer({ minimum: 100, maximum: 10_000_000 }),
+    defaultText: 'unlimited',
+    unit: 'operations/s',
+    description: 'As `RELEAP_SANDBOX_DISK_MIB_S`, in read and write operations.',
+    group: 'This machine',
+  }),
   RELEAP_GUEST_KERNEL: variable({
     schema: AbsolutePath,
     defaultText: "the distribution's",
