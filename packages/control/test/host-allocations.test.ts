@@ -23,6 +23,7 @@ import type { Overcommit } from '../src/compute/scheduler/overcommit.ts';
 import { allocate } from '../src/compute/scheduler/allocate.ts';
 import { readAllHosts, readHosts } from '../src/compute/scheduler/hosts.ts';
 import { repairAllocations } from '../src/compute/scheduler/repair-allocations.ts';
+import { retryingDeadlocks } from '../src/platform/lifecycle/apply.ts';
 import { createSnapshots, type Snapshots } from '../src/compute/snapshots/snapshots.ts';
 import { SNAPSHOT_MACHINE, type SnapshotEvent } from '../src/compute/snapshots/transitions.ts';
 
@@ -164,9 +165,11 @@ class Fleet {
     if (one.kind === 'delete') {
       // As the retention and the tear-down do, and whatever is held.
       const ids = one.which.map((n) => this.sandboxes[n]);
-      await database.pool.query(
-        'delete from sandboxes s where id = any($1) and not exists (select 1 from snapshots k where k.sandbox_id = s.id)',
-        [ids],
+      await retryingDeadlocks(() =>
+        database.pool.query(
+          'delete from sandboxes s where id = any($1) and not exists (select 1 from snapshots k where k.sandbox_id = s.id)',
+          [ids],
+        ),
       );
       return;
     }
