@@ -2,7 +2,7 @@
  * A Debian machine with the real KVM interface, on a host without KVM hardware: QEMU emulates a processor of AMD with SVM and
  * nested paging. Everything in it runs at emulated speed; its guests about as fast as itself.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdir, readFile } from 'node:fs/promises';
@@ -71,15 +71,21 @@ export class KvmMachine implements Disposable {
   }
 
   /**
-   * Boots the machine. What it writes is gone with it.
+   * Boots the machine. What it writes is gone with it, unless that is to be kept.
    * @param scratch an existing folder for this
+   * @param options.disk one that an earlier machine has kept
+   * @param options.keep file for its disk; must not exist
    */
-  static async boot(scratch: string): Promise<KvmMachine> {
+  static async boot(scratch: string, options: { disk?: string; keep?: string } = {}): Promise<KvmMachine> {
     const vmm = await unpackedVmm(join(REPO, 'build'));
     if (vmm === undefined) throw new Error('there is no VMM: run the set-up first (npm test)');
     const { program, args, env } = vmmCommand(vmm.folder);
     const console = join(scratch, 'console.log');
-    const drive = `file=${join(FOLDER, 'disk.raw')},format=raw,if=none,id=disk,snapshot=on,discard=unmap`;
+    const { disk = join(FOLDER, 'disk.raw'), keep } = options;
+    // A copy of what it holds, or of nothing where the file system clones files.
+    if (keep !== undefined) execFileSync('cp', ['--sparse=always', '--reflink=auto', disk, keep]);
+    const lasts = keep === undefined ? 'on' : 'off';
+    const drive = `file=${keep ?? disk},format=raw,if=none,id=disk,snapshot=${lasts},discard=unmap`;
     const { tscKhz } = await readHostCpu();
     const machine = ['-nodefaults', '-no-user-config', '-display', 'none', '-no-reboot', '-machine', 'q35'];
     machine.push(
@@ -143,9 +149,10 @@ export class KvmMachine implements Disposable {
     const code = new Promise<number>((resolve) => {
       const listener = (line: string): void => {
         const [before = '', status] = line.split(`${end} `);
+        // Output that ends without a line feed is before it.
         if (status === undefined || before !== '') {
-          lines.push(line);
-          onLine?.(line);
+          lines.push(before);
+          onLine?.(before);
         }
         if (status === undefined) return;
         this.#listeners.delete(listener);
