@@ -17,7 +17,7 @@ it('a guest that prints nothing at all hangs', () => {
   assert.equal(problem(watch), 'it hangs (nothing from it within 30 s)');
 });
 
-it('a guest that goes on printing is slow, and one that stops hangs', () => {
+it('a guest that continues to print is slow, and one that stops hangs', () => {
   using watch = new BootWatch(PATIENCE);
   for (let lines = 0; lines < 3; lines += 1) {
     watch.add(`line ${lines}\n`);

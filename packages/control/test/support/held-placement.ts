@@ -1,5 +1,5 @@
 /**
- * A thread that keeps placements waiting, lets them go on when it is told, and says when one is committed: the main thread does nothing
+ * A thread that keeps placements waiting, releases them when it is told, and says when one is committed: the main thread does nothing
  * meanwhile.
  */
 import { workerData } from 'node:worker_threads';

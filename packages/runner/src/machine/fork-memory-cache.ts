@@ -189,7 +189,7 @@ async function changesOf(base: Base, bytes: number): Promise<MemoryShare> {
   return base.changes.share();
 }
 
-/** Later forks go on with the same file. */
+/** Later forks write to the same file. */
 async function copyChanges(changes: MemoryShare, path: string): Promise<{ delta: string }> {
   try {
     await copyMemoryFile(`/proc/${process.pid}/fd/${changes.fd}`, path);

@@ -1,10 +1,11 @@
 import { readFile } from 'node:fs/promises';
-import { Counter, Gauge, type Registry } from 'prom-client';
+import { Counter, type Registry } from 'prom-client';
 import type { SpaceWatch } from '../disk/space-watch.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { Network } from '../network/network.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
 import type { Reconciler } from '../reconcile/reconciler.ts';
+import { labelledCounter, labelledGauge } from './labelled.ts';
 
 export interface HostMetricsSources {
   reconciler: Pick<Reconciler, 'counts'>;
@@ -20,48 +21,30 @@ const MIB = 2 ** 20;
 
 /** Metrics of what a host has left for sandboxes, and of what goes wrong on it. docs/observability.md lists them. */
 export function hostMetrics(registry: Registry, sources: HostMetricsSources): void {
-  const gauge = (
-    name: string,
-    help: string,
-    label: string,
-    values: () => Record<string, number> | Promise<Record<string, number>>,
-  ): Gauge =>
-    new Gauge({
-      name,
-      help,
-      labelNames: [label],
-      registers: [registry],
-      async collect() {
-        this.reset();
-        for (const [key, value] of Object.entries(await values())) this.set({ [label]: key }, value);
-      },
-    });
-  const counter = (
-    name: string,
-    help: string,
-    label: string,
-    values: () => Record<string, number>,
-  ): Counter =>
-    new Counter({
-      name,
-      help,
-      labelNames: [label],
-      registers: [registry],
-      collect() {
-        this.reset();
-        for (const [key, value] of Object.entries(values())) this.inc({ [label]: key }, value);
-      },
-    });
   const { reconciler, network, memoryBudget, spaces, quarantines } = sources;
-  gauge('releap_host_sandboxes', 'Sandboxes with a micro-VM on this host', 'state', () => reconciler.counts);
-  gauge('releap_network_slots', 'Network slots of this host', 'state', () => network.counts.slots);
-  gauge(
+  labelledGauge(
+    registry,
+    'releap_host_sandboxes',
+    'Sandboxes with a micro-VM on this host',
+    'state',
+    () => reconciler.counts,
+  );
+  labelledGauge(
+    registry,
+    'releap_network_slots',
+    'Network slots of this host',
+    'state',
+    () => network.counts.slots,
+  );
+  labelledGauge(
+    registry,
     'releap_network_connections',
     'Tracked connections of the whole host, and their limit',
     'value',
     tracked,
   );
-  counter(
+  labelledCounter(
+    registry,
     'releap_helper_ends_total',
     'How often a helper process has ended or hung',
     'helper',
@@ -77,15 +60,26 @@ export function hostMetrics(registry: Registry, sources: HostMetricsSources): vo
     },
   });
   registry.registerMetric(restores);
-  gauge('releap_memory_held_bytes', 'Memory held for sandboxes outside their limits', 'kind', () => {
-    const { mem_mib: held, reclaimable_mib: reclaimable } = memoryBudget.held;
-    return { reclaimable: reclaimable * MIB, needed: (held - reclaimable) * MIB };
-  });
-  gauge('releap_quarantine_items', 'Resources that control has not named for long', 'kind', () =>
-    Object.fromEntries(Object.entries(quarantines).map(([kind, { entries }]) => [kind, entries.length])),
+  labelledGauge(
+    registry,
+    'releap_memory_held_bytes',
+    'Memory held for sandboxes outside their limits',
+    'kind',
+    () => {
+      const { mem_mib: held, reclaimable_mib: reclaimable } = memoryBudget.held;
+      return { reclaimable: reclaimable * MIB, needed: (held - reclaimable) * MIB };
+    },
+  );
+  labelledGauge(
+    registry,
+    'releap_quarantine_items',
+    'Resources that control has not named for long',
+    'kind',
+    () =>
+      Object.fromEntries(Object.entries(quarantines).map(([kind, { entries }]) => [kind, entries.length])),
   );
   const space = (name: string, help: string, value: (watch: SpaceWatch) => number | undefined): void =>
-    void gauge(name, help, 'folder', () =>
+    labelledGauge(registry, name, help, 'folder', () =>
       Object.fromEntries(
         spaces.flatMap((watch) => {
           const number = value(watch);

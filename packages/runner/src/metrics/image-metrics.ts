@@ -1,6 +1,7 @@
-import { Gauge, type Registry } from 'prom-client';
+import type { Registry } from 'prom-client';
 import type { ImageStore } from '../image/image-store.ts';
 import type { ImageStats } from '../image/image-store-options.ts';
+import { labelledGauge } from './labelled.ts';
 
 /** Metrics of the image cache. docs/observability.md lists them. */
 export function imageMetrics(registry: Registry, images: Pick<ImageStore, 'stats'>): void {
@@ -9,17 +10,7 @@ export function imageMetrics(registry: Registry, images: Pick<ImageStore, 'stats
     help: string,
     label: string,
     values: (stats: ImageStats) => Record<string, number>,
-  ): Gauge =>
-    new Gauge({
-      name,
-      help,
-      labelNames: [label],
-      registers: [registry],
-      async collect() {
-        for (const [key, value] of Object.entries(values(await images.stats())))
-          this.set({ [label]: key }, value);
-      },
-    });
+  ): void => labelledGauge(registry, name, help, label, async () => values(await images.stats()));
   gauge('releap_image_cache_bytes', 'Bytes of root images and of unpacked layers', 'kind', (stats) => ({
     image: stats.images.bytes,
     layer: stats.layers.bytes,

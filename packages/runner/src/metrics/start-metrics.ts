@@ -1,6 +1,7 @@
 import { Counter, Gauge, Registry } from 'prom-client';
 import type { ImageStore } from '../image/image-store.ts';
 import { imageMetrics } from './image-metrics.ts';
+import { labelledGauge } from './labelled.ts';
 import type { Admission, WarmPoolStats } from '../machine/index.ts';
 
 /** Metrics of how sandboxes start on this machine, and of its images. docs/observability.md lists them. Labels have bounded values. */
@@ -10,17 +11,10 @@ export function startMetrics(
   images: Pick<ImageStore, 'stats'>,
 ): Registry {
   const registry = new Registry();
-  const gauge = (name: string, help: string, value: (stats: WarmPoolStats) => number): Gauge =>
-    new Gauge({
-      name,
-      help,
-      labelNames: ['recipe'],
-      registers: [registry],
-      collect() {
-        this.reset();
-        for (const stats of pools()) this.set({ recipe: stats.recipe }, value(stats));
-      },
-    });
+  const gauge = (name: string, help: string, value: (stats: WarmPoolStats) => number): void =>
+    labelledGauge(registry, name, help, 'recipe', () =>
+      Object.fromEntries(pools().map((stats) => [stats.recipe, value(stats)])),
+    );
   gauge('releap_warm_vms', 'VMs that wait for a sandbox', ({ waiting }) => waiting);
   gauge('releap_warm_vms_wanted', 'VMs that ought to wait, as demand says', ({ wanted }) => wanted);
   gauge('releap_warm_vms_bytes', 'Proportional set size of the VMs that wait', ({ mib }) => mib * 2 ** 20);
