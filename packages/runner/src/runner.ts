@@ -327,7 +327,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   started.use(new QuarantinePurge(Object.values(quarantines), options.quarantineDays, log));
   started.defer(() => orphans.close());
 
-  const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, vmms, machines });
+  const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, vmms, machines, log });
   const linked = Promise.withResolvers<void>();
   link.start({
     hello: () => ({

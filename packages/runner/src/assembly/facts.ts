@@ -4,6 +4,7 @@ import { cpus, totalmem } from 'node:os';
 import type { RunnerFacts } from '@releap/contract';
 import { memoryOfAll } from '../cgroup/cgroup-files.ts';
 import { runToExit } from '../process/index.ts';
+import type { Logger } from 'pino';
 import type { Machines } from '../machine/index.ts';
 import { vmmName } from '../reconcile/snapshot-reconciler.ts';
 import type { RunnerOptions } from '../runner-options.ts';
@@ -24,15 +25,16 @@ export interface FactsSources {
   accelerator: AcceleratorFacts;
   vmms: VmmStore;
   machines: Machines;
+  log: Logger;
 }
 
 export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
-  const { capacity, folder, accelerator, vmms, machines } = sources;
+  const { capacity, folder, accelerator, vmms, machines, log } = sources;
   return {
     arch: 'amd64',
     cores: capacity?.cores ?? cpus().length,
     mem_mib: capacity?.memMib ?? memoryOfAll(totalmem() / 2 ** 20),
-    disk_mib: capacity?.diskMib ?? (await diskMib(folder)),
+    disk_mib: capacity?.diskMib ?? (await diskMib(folder, log)),
     accelerator: accelerator.accelerator,
     cpu_model: cpuIdentity(accelerator.hostCpu, machines.templates.platform.hardware),
     vmm: vmmName(vmms.newest.version),
@@ -43,17 +45,26 @@ export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
 }
 
 /** What sandboxes may have of the file system: what they have, which is allocated to them again, and what is free. */
-async function diskMib(folder: string): Promise<number> {
+async function diskMib(folder: string, log: Logger): Promise<number> {
   const { bavail, bsize } = await statfs(folder);
-  return Math.floor((bavail * bsize) / MIB) + (await usedMib(folder));
+  return Math.floor((bavail * bsize) / MIB) + (await usedMib(folder, log));
 }
 
 /**
  * Without what lies on other file systems, as mounted volumes do. A file that is removed meanwhile is an error of du's, and its sum is
  * right all the same.
  */
-async function usedMib(folder: string): Promise<number> {
+async function usedMib(folder: string, log: Logger): Promise<number> {
   const options = ['--summarize', '--one-file-system', '--block-size=1M'];
-  const { stdout } = await runToExit('du', [...options, folder], { deadlineMs: USED_DEADLINE_MS });
-  return Number.parseInt(stdout.toString(), 10) || 0;
+  try {
+    const { stdout } = await runToExit('du', [...options, folder], { deadlineMs: USED_DEADLINE_MS });
+    return Number.parseInt(stdout.toString(), 10) || 0;
+  } catch (error) {
+    // A slow disk is no reason not to start: the host offers less until its next start.
+    log.warn(
+      { err: error, folder },
+      'what sandboxes have written is not known: only what is free is offered',
+    );
+    return 0;
+  }
 }
