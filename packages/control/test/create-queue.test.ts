@@ -89,6 +89,34 @@ describe('the queue of creates', () => {
   });
 });
 
+describe('a round that waits for creates that are being inserted', () => {
+  const HOUR_MS = 3_600_000;
+  const isPending = Symbol('pending');
+  const now = (promise: Promise<void>): Promise<unknown> =>
+    Promise.race([promise, Promise.resolve(isPending)]);
+
+  it('begins at once when there are none, and else with the last of them, inserted or not', async () => {
+    const queue = new CreateQueue(database, ALL);
+    await queue.untilInserted(HOUR_MS);
+    const places = [queue.admit(newUuid(), ORG), queue.admit(newUuid(), ORG)].map((place) => {
+      assert.ok('taken' in place);
+      return place;
+    });
+    const joined = queue.untilInserted(HOUR_MS);
+    places[0]?.taken();
+    assert.equal(await now(joined), isPending);
+    places[1]?.withdraw();
+    await joined;
+    await queue.untilInserted(HOUR_MS);
+  });
+
+  it('begins without one that takes too long', async () => {
+    const queue = new CreateQueue(database, ALL);
+    assert.ok('taken' in queue.admit(newUuid(), ORG));
+    await queue.untilInserted(1);
+  });
+});
+
 describe('the share of the create queue that an organization has', () => {
   it('is half of the queue for one alone, and the free places for a newcomer', async () => {
     await empty();

@@ -18,6 +18,21 @@ export interface DatabaseOptions {
   applicationName?: string;
 }
 
+export interface BatchOptions {
+  /** As for a transaction. */
+  begin?: string;
+  /**
+   * What the batch has locked is released before its commit is durable, so that others do not wait for the disk. They see what it has
+   * written then, but cannot commit durably before it: the write-ahead log is written in order. So only what they tell without a commit
+   * may be undone by a crash of PostgreSQL.
+   */
+  unlocksBeforeFlush?: boolean;
+}
+
+const WITHOUT_FLUSH = 'set local synchronous_commit = off';
+/** The smallest transaction that is durable in its turn: an empty record of the log, which others are told to ignore. */
+const FLUSH = "select pg_logical_emit_message(true, 'releap', '')";
+
 /** A connection pool of one process. Close it, or use `await using`. */
 export interface Database extends AsyncDisposable {
   readonly url: string;
@@ -31,13 +46,12 @@ export interface Database extends AsyncDisposable {
    * Runs statements as one transaction, all of which are sent at once: PostgreSQL does not wait for this process between them, so that
    * what they lock is locked only while it works on them. A statement that must keep the others from being committed raises an error.
    * @param work sends all statements before it returns
-   * @param begin as above
-   * @returns what they have returned, after the commit
+   * @returns what they have returned, once the commit is durable
    * @throws the first error, after the rollback
    */
   batch<T extends readonly Promise<unknown>[]>(
     work: (on: Queryable) => readonly [...T],
-    begin?: string,
+    options?: BatchOptions,
   ): Promise<{ -readonly [K in keyof T]: Awaited<T[K]> }>;
   close(): Promise<void>;
 }
@@ -97,7 +111,7 @@ export function openDatabase(options: DatabaseOptions): Database {
     },
     async batch<T extends readonly Promise<unknown>[]>(
       work: (on: Queryable) => readonly [...T],
-      begin = 'begin',
+      { begin = 'begin', unlocksBeforeFlush = false }: BatchOptions = {},
     ) {
       const client = await pool.connect();
       let isSent = false;
@@ -105,10 +119,15 @@ export function openDatabase(options: DatabaseOptions): Database {
         if (isSent) throw new Error('a statement of a batch was not sent together with the others');
         return client.query(...statement);
       };
-      const begun = client.query(begin);
+      const begun = client.query(unlocksBeforeFlush ? `${begin}; ${WITHOUT_FLUSH}` : begin);
       const statements = work({ query } as Queryable);
       isSent = true;
-      const [committed, ...others] = await Promise.allSettled([client.query('commit'), begun, ...statements]);
+      const [committed, ...others] = await Promise.allSettled([
+        client.query('commit'),
+        begun,
+        ...statements,
+        unlocksBeforeFlush ? client.query(FLUSH) : undefined,
+      ]);
       const failed = [...others, committed].find((one) => one.status === 'rejected') as
         | PromiseRejectedResult
         | undefined;

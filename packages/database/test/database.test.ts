@@ -112,6 +112,43 @@ test('a batch is rolled back when one of its statements fails, with the error of
   assert.deepEqual((await pool.query(count)).rows, [{ n: 0 }]);
 });
 
+test('a batch that unlocks before its flush is durable when it has ended', async () => {
+  await using database = openDatabase({ url: await freshDatabase(), log: quiet, connections: 1 });
+  const { pool } = database;
+  await pool.query('create table t (id integer)');
+  // Off for the role of tests.
+  await pool.query('set synchronous_commit = on');
+  for (let n = 0; n < 100; n++) {
+    const [, setting, written] = await database.batch(
+      (on) => [
+        on.query('insert into t values (1)'),
+        on.query<{ synchronous_commit: string }>('show synchronous_commit'),
+        on.query<{ at: string }>('select pg_current_wal_insert_lsn() as at'),
+      ],
+      { unlocksBeforeFlush: true },
+    );
+    assert.deepEqual(setting.rows, [{ synchronous_commit: 'off' }]);
+    const { rows } = await pool.query('select pg_current_wal_flush_lsn() >= $1::pg_lsn as durable', [
+      written.rows[0]?.at,
+    ]);
+    assert.deepEqual(rows, [{ durable: true }]);
+  }
+  assert.equal((await pool.query('select 1 from t')).rowCount, 100);
+  assert.deepEqual((await pool.query('show synchronous_commit')).rows, [{ synchronous_commit: 'on' }]);
+});
+
+test('a batch that unlocks before its flush is rolled back when one of its statements fails', async () => {
+  await using database = await openFresh();
+  await database.pool.query('create table t (id integer primary key)');
+  await assert.rejects(
+    database.batch((on) => [on.query('insert into t values (1)'), on.query('insert into t values (1)')], {
+      unlocksBeforeFlush: true,
+    }),
+    { code: '23505' },
+  );
+  assert.equal((await database.pool.query('select 1 from t')).rowCount, 0);
+});
+
 test('a statement that is sent after its batch is refused', async () => {
   await using database = await openFresh();
   await assert.rejects(

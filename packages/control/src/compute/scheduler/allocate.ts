@@ -27,12 +27,15 @@ export function allocate<T>(database: Database, work: (client: PoolClient) => Pr
   return retryingLocked(() => database.transaction(work, BEGIN));
 }
 
-/** The same with statements that are sent at once (`Database.batch`): others wait for it while PostgreSQL works, and never for this process. */
+/**
+ * The same with statements that are sent at once (`Database.batch`): others wait for it while PostgreSQL works, and never for this process or
+ * for a disk.
+ */
 export function allocateInBatch<T extends readonly Promise<unknown>[]>(
   database: Database,
   work: (on: Queryable) => readonly [...T],
 ): Promise<{ -readonly [K in keyof T]: Awaited<T[K]> }> {
-  return retryingLocked(() => database.batch(work, BEGIN));
+  return retryingLocked(() => database.batch(work, { begin: BEGIN, unlocksBeforeFlush: true }));
 }
 
 async function retryingLocked<T>(run: () => Promise<T>): Promise<T> {

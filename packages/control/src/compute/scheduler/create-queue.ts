@@ -42,6 +42,8 @@ export class CreateQueue {
   readonly #recent = new Map<string, string>();
   /** Of these, the ones that are not inserted yet. */
   readonly #coming = new Set<string>();
+  /** Resolved when there are none. */
+  #allInserted: PromiseWithResolvers<void> | undefined;
 
   constructor(database: Database, limits: CreateQueueLimits) {
     this.#database = database;
@@ -72,16 +74,27 @@ export class CreateQueue {
     this.#places.take(orgId);
     this.#recent.set(id, orgId);
     this.#coming.add(id);
+    const leave = (): void => {
+      this.#coming.delete(id);
+      if (this.#coming.size === 0) this.#allInserted?.resolve();
+    };
     return {
-      taken: () => {
-        this.#coming.delete(id);
-      },
+      taken: leave,
       withdraw: () => {
-        this.#coming.delete(id);
+        leave();
         this.#recent.delete(id);
         if (this.#ids.delete(id)) this.#places.release(orgId);
       },
     };
+  }
+
+  /** Resolves when all that are admitted have been inserted, at the latest after so many milliseconds. */
+  async untilInserted(mostMs: number): Promise<void> {
+    if (this.#coming.size === 0) return;
+    this.#allInserted = Promise.withResolvers();
+    const timer = setTimeout(this.#allInserted.resolve, mostMs);
+    await this.#allInserted.promise;
+    clearTimeout(timer);
   }
 
   /** Reads the queue again: some were placed, and other servers have admitted some. One call at a time. */
