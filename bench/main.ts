@@ -8,7 +8,7 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { cpus, loadavg, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { unpackedVmm } from '../packages/runner/src/vmm/vmm-store.ts';
+import { unpackedVmm } from '../packages/runner/src/vmm/qemu/vmm-store.ts';
 import { markdown, type SuiteResult } from './report.ts';
 import {
   BUSY_LOAD,

@@ -3,7 +3,7 @@
  * the machine installs, upgrades or removes. Plain Node >= 18, no dependencies: set-up runs it before anything is there.
  *
  * A folder of one holds `bin` and `lib`. It is started by its own loader, which is told where the libraries are:
- * `vmmCommand` of packages/runner/src/vmm/vmm-store.ts does that for the VMM.
+ * `vmmCommand` of packages/runner/src/vmm/qemu/vmm-store.ts does that for the VMM.
  */
 import { existsSync } from 'node:fs';
 import { chmod, copyFile, mkdir } from 'node:fs/promises';

@@ -4,7 +4,7 @@
  * dependencies: set-up runs it before anything is there.
  *
  * A folder of one holds `version` (as QEMU says it), `package`, and `bin`, `lib`, `modules` and `firmware`. How it is started
- * from wherever the folder lies: `vmmCommand` of packages/runner/src/vmm/vmm-store.ts.
+ * from wherever the folder lies: `vmmCommand` of packages/runner/src/vmm/qemu/vmm-store.ts.
  */
 import { copyFile, mkdir, readdir, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';

@@ -14,7 +14,7 @@ import { childrenOf } from '@releap/testing/processes';
 import type { GuestMemory } from '../../packages/runner/src/memory/guest-memory.ts';
 import { copyMemoryFile } from '../../packages/runner/src/memory/memory-file.ts';
 import { Precopy } from '../../packages/runner/src/memory/precopy.ts';
-import { QmpClient } from '../../packages/runner/src/vmm/qmp.ts';
+import { QmpClient } from '../../packages/runner/src/vmm/qemu/qmp.ts';
 import { Agent, connected } from '../floor/agent.ts';
 import type { FloorMachine } from '../floor/restore.ts';
 import { familyCpuSeconds, until } from '../processes.ts';

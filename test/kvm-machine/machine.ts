@@ -11,7 +11,7 @@ import { createInterface } from 'node:readline';
 import { type FileLock, lockFile } from '@releap/runner/file-lock';
 import { REPO } from '@releap/testing/service';
 import { readHostCpu } from '../../packages/runner/src/vmm/accelerator.ts';
-import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/vmm-store.ts';
+import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/qemu/vmm-store.ts';
 
 /** Its disk stays from run to run. */
 const FOLDER = join(REPO, 'build/kvm-machine');

@@ -14,7 +14,7 @@ import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { heldSystemPath } from '../src/machine/index.ts';
 import { Precopy } from '../src/memory/precopy.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
-import { Vm } from '../src/vmm/vm.ts';
+import { Vm } from '../src/vmm/qemu/vm.ts';
 import { firstBefore } from './support/first-before.ts';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { placeSystemDisk, removeUnusedSystemDisks } from '../src/machine/system-disk.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
-import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
+import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
 import { isolateNetwork } from './support/isolated-network.ts';
 import { BUILD_DIR } from './support/machines.ts';
 import { SPEC } from './support/sandbox-spec.ts';

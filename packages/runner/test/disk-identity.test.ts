@@ -24,7 +24,7 @@ import type { DiskManifest } from '../src/disk/manifest.ts';
 import { Digests } from '../src/machine/digests.ts';
 import { describeMemory, SnapshotFolders } from '../src/machine/snapshot-folder.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
-import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
+import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
 
 const RLP = fileURLToPath(new URL('../../cli/bin/rlp', import.meta.url));
 const VM = 'stopped';

@@ -9,7 +9,7 @@ import { vmFacts } from './support/runner-process.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { TRACKS_WRITES } from './support/tracks-writes.ts';
-import { DESCRIPTORS } from '../src/vmm/vmm-paths.ts';
+import { DESCRIPTORS } from '../src/vmm/qemu/vmm-paths.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
-import { cpuModel, DEVICE_MODEL } from '../src/vmm/device-model.ts';
-import { checkCpuModel, cpuDefinitions, namedCpu } from '../src/vmm/named-cpu.ts';
-import { unpackedVmm } from '../src/vmm/vmm-store.ts';
+import { cpuModel, DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
+import { checkCpuModel, cpuDefinitions, namedCpu } from '../src/vmm/qemu/named-cpu.ts';
+import { unpackedVmm } from '../src/vmm/qemu/vmm-store.ts';
 import { BUILD_DIR } from './support/machines.ts';
 
 const definitions = async () => {

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { after, before, it } from 'node:test';
 import { promisify } from 'node:util';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { unpackedVmm, vmmCommand } from '../src/vmm/vmm-store.ts';
+import { unpackedVmm, vmmCommand } from '../src/vmm/qemu/vmm-store.ts';
 
 const SETUP = new URL('../../../setup/initramfs.mjs', import.meta.url).href;
 const REPO = join(import.meta.dirname, '../../..');

@@ -6,7 +6,7 @@ import { after, before, it } from 'node:test';
 import { BackgroundDurability } from '../src/machine/background-durability.ts';
 import { MemoryBlockedError, NotResumableError, SuspendImage } from '../src/machine/suspend-image.ts';
 import type { Platform } from '../src/template/machine-size.ts';
-import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
+import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
 
 let folder: string;
 before(async () => {

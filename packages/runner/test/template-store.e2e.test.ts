@@ -5,7 +5,7 @@ import { after, before, describe, it, mock } from 'node:test';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
-import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
+import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
 import {
   checkMachineSize,
   guestSize,

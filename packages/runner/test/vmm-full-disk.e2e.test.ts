@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { afterEach, beforeEach, describe, it, mock } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
-import { EnospcMonitor } from '../src/vmm/enospc-monitor.ts';
-import type { QmpClient, QmpEvent } from '../src/vmm/qmp.ts';
+import { EnospcMonitor } from '../src/vmm/qemu/enospc-monitor.ts';
+import type { QmpClient, QmpEvent } from '../src/vmm/qemu/qmp.ts';
 import { log } from './support/machines.ts';
 
 /** A VMM whose guest is paused (ENOSPC) whenever it has no space. */

@@ -19,7 +19,7 @@ import { WarmPools, WarmVms } from '../src/machine/index.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
 import { run } from '../src/process/index.ts';
 import { isAlive } from '../src/vmm/process-identity.ts';
-import { Vm } from '../src/vmm/vm.ts';
+import { Vm } from '../src/vmm/qemu/vm.ts';
 import { firstBefore } from './support/first-before.ts';
 import { TEST_CACHE } from '@releap/testing/test-cache';
 import { BUILD_DIR, log, SHAPE, testMachines, TestSlot } from './support/machines.ts';

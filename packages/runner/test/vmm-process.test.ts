@@ -5,11 +5,11 @@ import { LIMITS } from '@releap/contract';
 import { LAYERS_MAX } from '../src/disk/disk-chain.ts';
 import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { fileMaxMib } from '../src/machine/restoring.ts';
-import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/command-line.ts';
-import type { MachineOptions } from '../src/vmm/command-line.ts';
-import { DEVICE_MODEL } from '../src/vmm/device-model.ts';
+import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/qemu/command-line.ts';
+import type { MachineOptions } from '../src/vmm/qemu/command-line.ts';
+import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
 import { OPEN_FILES_MAX } from '../src/vmm/jail.ts';
-import { DESCRIPTORS, JAILED } from '../src/vmm/vmm-paths.ts';
+import { DESCRIPTORS, JAILED } from '../src/vmm/qemu/vmm-paths.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
 import { overheadMib, TCG_CACHE_MIB } from '../src/vmm/tuning.ts';
 

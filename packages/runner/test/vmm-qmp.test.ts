@@ -7,9 +7,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { QmpClient } from '../src/vmm/qmp.ts';
-import { unpackedVmm, vmmCommand } from '../src/vmm/vmm-store.ts';
-import type { QmpError } from '../src/vmm/qmp.ts';
+import { QmpClient } from '../src/vmm/qemu/qmp.ts';
+import { unpackedVmm, vmmCommand } from '../src/vmm/qemu/vmm-store.ts';
+import type { QmpError } from '../src/vmm/qemu/qmp.ts';
 
 const BUILD_DIR = fileURLToPath(new URL('../../../build', import.meta.url));
 

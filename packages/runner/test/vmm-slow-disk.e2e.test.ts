@@ -8,7 +8,7 @@ import { afterEach, beforeEach, it, mock } from 'node:test';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { identifyProcess } from '../src/vmm/process-identity.ts';
-import { Vm } from '../src/vmm/vm.ts';
+import { Vm } from '../src/vmm/qemu/vm.ts';
 import { log } from './support/machines.ts';
 
 /** A VMM that responds when the test tells it to. */

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, beforeEach, describe, it } from 'node:test';
 import { pino } from 'pino';
-import { VmmStore } from '../src/vmm/vmm-store.ts';
+import { VmmStore } from '../src/vmm/qemu/vmm-store.ts';
 
 let root: string;
 let dir: string;

@@ -10,8 +10,8 @@ import { vmmName } from '../reconcile/snapshot-reconciler.ts';
 import type { RunnerOptions } from '../runner-options.ts';
 import { guestDigest } from '../template/machine-size.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
-import { cpuIdentity } from '../vmm/device-model.ts';
-import type { VmmStore } from '../vmm/vmm-store.ts';
+import { cpuIdentity } from '../vmm/qemu/device-model.ts';
+import type { VmmStore } from '../vmm/qemu/vmm-store.ts';
 
 const MIB = 2 ** 20;
 /** It looks at each file once: there are a few thousand at most. */

@@ -1,10 +1,10 @@
 import { chown, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { stackFileInJail, stackFiles } from '../image/image-stack.ts';
-import { nodeName } from '../vmm/command-line.ts';
-import type { BlockNode } from '../vmm/command-line.ts';
-import type { DiskName } from '../vmm/device-model.ts';
-import type { Vm } from '../vmm/vm.ts';
+import { nodeName } from '../vmm/qemu/command-line.ts';
+import type { BlockNode } from '../vmm/qemu/command-line.ts';
+import type { DiskName } from '../vmm/qemu/device-model.ts';
+import type { Vm } from '../vmm/qemu/vm.ts';
 import type { EmptyExt4Store } from './empty-ext4.ts';
 import { EXT4_MIN_MIB } from './empty-ext4.ts';
 import { checkSpace, DiskFullError } from './check-space.ts';

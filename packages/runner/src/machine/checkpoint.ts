@@ -1,13 +1,13 @@
-import { openedChain } from '../disk/block-graph.ts';
+import { openedChain } from '../vmm/qemu/block-graph.ts';
 import { belowTop, flushTop, isTopEmpty, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { LiveLayer } from '../disk/live-layer.ts';
+import { LiveLayer } from '../vmm/qemu/live-layer.ts';
 import { checkGuestHasSpace } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import type { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
-import { StateFile } from '../vmm/save-state.ts';
+import { StateFile } from '../vmm/qemu/save-state.ts';
 import type { RunningVm } from './boot-options.ts';
 import { allSettled } from './all-settled.ts';
 import { Stopwatch } from './stopwatch.ts';

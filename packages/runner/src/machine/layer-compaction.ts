@@ -1,10 +1,10 @@
 import { rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { openedChain } from '../disk/block-graph.ts';
+import { openedChain } from '../vmm/qemu/block-graph.ts';
 import { chainPath, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { dropUnused, compactChain, unusedFiles, writeCompacted } from '../disk/layer-compaction.ts';
-import { replaceBackingChain } from '../disk/replace-backing-chain.ts';
+import { replaceBackingChain } from '../vmm/qemu/replace-backing-chain.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
 import { failpoint } from '../failpoint.ts';
 import type { CaptureSource } from './captures.ts';

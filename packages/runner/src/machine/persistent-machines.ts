@@ -13,7 +13,7 @@ import { failpoint } from '../failpoint.ts';
 import { applyPages } from '../memory/precopy.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import type { VmmStore } from '../vmm/vmm-store.ts';
+import type { VmmStore } from '../vmm/qemu/vmm-store.ts';
 import type { Share } from '../volume/share-server.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MachineSize } from '../template/machine-size.ts';

@@ -7,7 +7,7 @@ import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { GuestSize } from '../template/machine-size.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { deviceModel } from '../vmm/device-model.ts';
+import { deviceModel } from '../vmm/qemu/device-model.ts';
 import { SuspendImage } from './suspend-image.ts';
 
 const SNAPSHOT_ID = /^[0-9a-f-]{36}$/;

@@ -4,10 +4,10 @@ import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { cpuIdentity, cpuModel, isKnownDeviceModel } from '../vmm/device-model.ts';
-import type { Hardware, NamedCpu } from '../vmm/device-model.ts';
+import { cpuIdentity, cpuModel, isKnownDeviceModel } from '../vmm/qemu/device-model.ts';
+import type { Hardware, NamedCpu } from '../vmm/qemu/device-model.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import type { Vmm, VmmStore } from '../vmm/vmm-store.ts';
+import type { Vmm, VmmStore } from '../vmm/qemu/vmm-store.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import { hardwareIn, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
 

@@ -1,5 +1,5 @@
 import { readFile, stat } from 'node:fs/promises';
-import { DESCRIPTORS } from '../vmm/vmm-paths.ts';
+import { DESCRIPTORS } from '../vmm/qemu/vmm-paths.ts';
 
 /** A guest's memory in the address space of a process: its VMM, or a clone of it. */
 export interface GuestMemory {

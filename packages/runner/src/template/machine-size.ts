@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto';
 import { PRINTS_EARLY } from '@releap/contract/boot-watch';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { cpuIdentity, cpuModel, deviceModel } from '../vmm/device-model.ts';
-import type { Hardware } from '../vmm/device-model.ts';
-import type { Vmm } from '../vmm/vmm-store.ts';
+import { cpuIdentity, cpuModel, deviceModel } from '../vmm/qemu/device-model.ts';
+import type { Hardware } from '../vmm/qemu/device-model.ts';
+import type { Vmm } from '../vmm/qemu/vmm-store.ts';
 
 /** Size of a machine. Each size has a template of its own. */
 export interface MachineSize {

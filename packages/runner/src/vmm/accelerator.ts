@@ -4,11 +4,11 @@ import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import type { NamedCpu } from './device-model.ts';
+import type { NamedCpu } from './qemu/device-model.ts';
 import { tryKvm } from './kvm-trial.ts';
 import type { TrialResult, TrialSteps } from './kvm-trial.ts';
 import { bootId } from './process-identity.ts';
-import type { Vmm } from './vmm-store.ts';
+import type { Vmm } from './qemu/vmm-store.ts';
 
 /** How guest code is executed: by hardware virtualisation, or by an emulator that is about ten times slower. */
 export type Accelerator = 'kvm' | 'tcg';

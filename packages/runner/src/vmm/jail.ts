@@ -3,8 +3,8 @@ import type { ChildProcess } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { HOSTD } from '../host/hostd.ts';
-import { DESCRIPTORS, JAILED_VMM, shareDescriptor, SOCKETS } from './vmm-paths.ts';
-import { vmmCommand } from './vmm-store.ts';
+import { DESCRIPTORS, JAILED_VMM, shareDescriptor, SOCKETS } from './qemu/vmm-paths.ts';
+import { vmmCommand } from './qemu/vmm-store.ts';
 
 /** More than a sandbox of 64 virtual CPUs needs under KVM, with all layers and volumes that it may have: a test counts them. */
 export const OPEN_FILES_MAX = 1024;

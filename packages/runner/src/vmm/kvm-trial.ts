@@ -3,11 +3,11 @@ import { access, constants } from 'node:fs/promises';
 import { BootWatch, PRINTS_EARLY } from '@releap/contract/boot-watch';
 import { killGroup, startProcess, toolEnvironment } from '../process/index.ts';
 import type { Accelerator } from './accelerator.ts';
-import { cpuModel, DEVICE_MODEL, deviceModel } from './device-model.ts';
-import type { NamedCpu } from './device-model.ts';
+import { cpuModel, DEVICE_MODEL, deviceModel } from './qemu/device-model.ts';
+import type { NamedCpu } from './qemu/device-model.ts';
 import { tuning } from './tuning.ts';
-import { vmmCommand } from './vmm-store.ts';
-import type { Vmm } from './vmm-store.ts';
+import { vmmCommand } from './qemu/vmm-store.ts';
+import type { Vmm } from './qemu/vmm-store.ts';
 
 /** What the guest agent prints on its console once it runs. */
 const GUEST_READY = 'releap: ready';

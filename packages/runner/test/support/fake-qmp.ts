@@ -3,7 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { QmpClient } from '../../src/vmm/qmp.ts';
+import { QmpClient } from '../../src/vmm/qemu/qmp.ts';
 
 const GREETING = '{"QMP": {"version": {}, "capabilities": []}}\n';
 

@@ -1,7 +1,7 @@
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
-import { linkOrCopy } from '../disk/disk-chain.ts';
+import { linkOrCopy } from '../../disk/disk-chain.ts';
 
 /** A QEMU with its libraries and firmware, as set-up unpacks it (setup/qemu.mjs). */
 export interface Vmm {

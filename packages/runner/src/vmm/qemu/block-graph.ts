@@ -1,9 +1,9 @@
 import { Type } from 'typebox';
 import { Compile } from 'typebox/compile';
-import type { Vm } from '../vmm/vm.ts';
-import { LAYERS_MAX } from './disk-chain.ts';
-import type { DiskChain } from './disk-chain.ts';
-import { layerOfNode } from './vm-disks.ts';
+import type { Vm } from './vm.ts';
+import { LAYERS_MAX } from '../../disk/disk-chain.ts';
+import type { DiskChain } from '../../disk/disk-chain.ts';
+import { layerOfNode } from '../../disk/vm-disks.ts';
 
 /** QEMU's name of the device that has the scratch disk (`command-line.ts`). */
 const DEVICE = 'scratch';

@@ -1,10 +1,10 @@
 /** A processor of QEMU's list that guests see instead of the host's, so that what was saved on one host of a fleet runs on another. */
 import { readFile } from 'node:fs/promises';
-import { run } from '../process/index.ts';
-import type { Accelerator } from './accelerator.ts';
+import { run } from '../../process/index.ts';
+import type { Accelerator } from '../accelerator.ts';
 import { SWITCHED_OFF } from './device-model.ts';
 import type { NamedCpu } from './device-model.ts';
-import { DEADLINES_MS } from './tuning.ts';
+import { DEADLINES_MS } from '../tuning.ts';
 import { vmmCommand } from './vmm-store.ts';
 import type { Vmm } from './vmm-store.ts';
 

@@ -1,13 +1,13 @@
 import { readdir, rm } from 'node:fs/promises';
-import { failpoint } from '../failpoint.ts';
-import type { Vm } from '../vmm/vm.ts';
+import { failpoint } from '../../failpoint.ts';
+import type { Vm } from './vm.ts';
 import { BlockGraph, topNode } from './block-graph.ts';
-import { checkedJoin } from './checked-join.ts';
-import { chainPath, identityOf, saveChain } from './disk-chain.ts';
-import type { DiskChain } from './disk-chain.ts';
-import { dropUnused } from './layer-compaction.ts';
-import { contentId } from './lineage.ts';
-import { fileNode, inJail, isLayerInJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
+import { checkedJoin } from '../../disk/checked-join.ts';
+import { chainPath, identityOf, saveChain } from '../../disk/disk-chain.ts';
+import type { DiskChain } from '../../disk/disk-chain.ts';
+import { dropUnused } from '../../disk/layer-compaction.ts';
+import { contentId } from '../../disk/lineage.ts';
+import { fileNode, inJail, isLayerInJail, L2_CACHE_BYTES, placeInJail } from '../../disk/vm-disks.ts';
 
 /**
  * Replaces the layers below the top of a running VM's disk with their merged layer. The content is the same, so the guest

@@ -1,9 +1,9 @@
 import { chown } from 'node:fs/promises';
-import type { Vm } from '../vmm/vm.ts';
+import type { Vm } from './vm.ts';
 import { topNode } from './block-graph.ts';
-import { chainPath, LAYERS_MAX, replaceLayer, saveChain, withNewLayer } from './disk-chain.ts';
-import type { DiskChain } from './disk-chain.ts';
-import { fileNode, inJail, L2_CACHE_BYTES, placeInJail } from './vm-disks.ts';
+import { chainPath, LAYERS_MAX, replaceLayer, saveChain, withNewLayer } from '../../disk/disk-chain.ts';
+import type { DiskChain } from '../../disk/disk-chain.ts';
+import { fileNode, inJail, L2_CACHE_BYTES, placeInJail } from '../../disk/vm-disks.ts';
 
 /**
  * A new, empty layer for a running VM. Once it is on top (`blockdev-snapshot`), the layers below are immutable and can be

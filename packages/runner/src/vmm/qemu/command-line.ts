@@ -1,7 +1,7 @@
-import type { Accelerator } from './accelerator.ts';
+import type { Accelerator } from '../accelerator.ts';
 import { cpuModel, deviceModel, DISKS } from './device-model.ts';
 import type { DiskName, Hardware } from './device-model.ts';
-import { TCG_CACHE_MIB } from './tuning.ts';
+import { TCG_CACHE_MIB } from '../tuning.ts';
 import { SOCKETS } from './vmm-paths.ts';
 import type { VmmPaths } from './vmm-paths.ts';
 
@@ -98,7 +98,7 @@ export function option(value: string): string {
  * the same for a boot and a restore, and the guest's hardware follows from the version of the device model alone.
  *
  * A machine starts with placeholder disks. Real disks are attached once the VMM is in its jail, so that no file that a
- * guest could have written is opened with privileges (machine/guest-disks.ts).
+ * guest could have written is opened with privileges (attach-disks.ts).
  *
  * `microvm` with ACPI has no PCI and only the firmware tables that virtio-mmio needs: a state has 90 KB instead of 600,
  * and a hostile guest can reach a tenth of the emulated hardware.

@@ -5,11 +5,11 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { commandLine } from './command-line.ts';
 import type { MachineOptions } from './command-line.ts';
-import { launchVmm } from './jail.ts';
-import type { LaunchOptions } from './jail.ts';
+import { launchVmm } from '../jail.ts';
+import type { LaunchOptions } from '../jail.ts';
 import { JAILED } from './vmm-paths.ts';
-import { identifyProcess } from './process-identity.ts';
-import type { ProcessIdentity } from './process-identity.ts';
+import { identifyProcess } from '../process-identity.ts';
+import type { ProcessIdentity } from '../process-identity.ts';
 import type { Vmm } from './vmm-store.ts';
 
 const OUTPUT_TAIL_BYTES = 2_000;

@@ -1,9 +1,9 @@
-import { topNode } from '../disk/vm-disks.ts';
-import type { VmDisks } from '../disk/vm-disks.ts';
-import { placeholderNode } from '../vmm/command-line.ts';
-import { DISKS } from '../vmm/device-model.ts';
-import type { DiskName } from '../vmm/device-model.ts';
-import type { Vm } from '../vmm/vm.ts';
+import { topNode } from '../../disk/vm-disks.ts';
+import type { VmDisks } from '../../disk/vm-disks.ts';
+import { placeholderNode } from './command-line.ts';
+import { DISKS } from './device-model.ts';
+import type { DiskName } from './device-model.ts';
+import type { Vm } from './vm.ts';
 
 /** The disks that are attached to a VM before those of its sandbox. */
 export type PresentDisks = 'placeholders' | 'warm-up';

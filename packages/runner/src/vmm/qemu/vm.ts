@@ -4,12 +4,12 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { option } from './command-line.ts';
 import { EnospcMonitor } from './enospc-monitor.ts';
-import { isAlive, killProcess } from './process-identity.ts';
-import type { ProcessIdentity } from './process-identity.ts';
+import { isAlive, killProcess } from '../process-identity.ts';
+import type { ProcessIdentity } from '../process-identity.ts';
 import { connectUnix, QmpClient } from './qmp.ts';
 import { lastOutput, startVmm } from './start-vmm.ts';
 import type { StartVmOptions } from './start-vmm.ts';
-import { DEADLINES_MS } from './tuning.ts';
+import { DEADLINES_MS } from '../tuning.ts';
 
 /** Interval of checks whether the process is alive, in addition to the end of its QMP connection. */
 const WATCH_INTERVAL_MS = 2_000;

@@ -6,8 +6,8 @@
  */
 import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
-import { IntakeBudget } from '../budget/intake-budget.ts';
-import { DEADLINES_MS } from './tuning.ts';
+import { IntakeBudget } from '../../budget/intake-budget.ts';
+import { DEADLINES_MS } from '../tuning.ts';
 
 /** Longest accepted line, in bytes. Valid responses have at most a few kilobytes. */
 const LINE_MAX_BYTES = 1024 * 1024;

@@ -1,7 +1,7 @@
 import { chown, open, rm } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
-import { DEADLINES_MS } from './tuning.ts';
+import { DEADLINES_MS } from '../tuning.ts';
 import type { Vm } from './vm.ts';
 
 /** The device state of our machine is 0.1 MB. */

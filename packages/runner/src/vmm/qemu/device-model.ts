@@ -1,4 +1,4 @@
-import type { Accelerator } from './accelerator.ts';
+import type { Accelerator } from '../accelerator.ts';
 
 /** Disks of a sandbox, which are attached after the state was loaded; vda, vdb and vdc in the guest. */
 export const DISKS = ['root', 'scratch', 'docker'] as const;
