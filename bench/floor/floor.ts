@@ -10,7 +10,11 @@ import { EmptyExt4Store } from '../../packages/runner/src/disk/empty-ext4.ts';
 import { createEmptyQcow2 } from '../../packages/runner/src/disk/qcow2.ts';
 import { GUEST } from '../../packages/runner/src/network/address-plan.ts';
 import { DEFAULT_MACHINE_SIZE } from '../../packages/runner/src/runner-options.ts';
-import { type BlockNode, commandLine, placeholderNode } from '../../packages/runner/src/vmm/qemu/command-line.ts';
+import {
+  type BlockNode,
+  commandLine,
+  placeholderNode,
+} from '../../packages/runner/src/vmm/qemu/command-line.ts';
 import { DEVICE_MODEL } from '../../packages/runner/src/vmm/qemu/device-model.ts';
 import type { SocketName } from '../../packages/runner/src/vmm/qemu/vmm-paths.ts';
 import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/qemu/vmm-store.ts';

@@ -112,8 +112,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const addresses = new AddressStreams(options.previewUid);
   // Beside it a trial of KVM may take its time.
   const openedNetwork = openNetwork({ options, folder, logsFolder, secrets, admission, addresses });
-  const [{ machines, cgroups, facts: accelerator, vmms, kvmWatch }, network, volumeProbe] = await Promise.all(
-    [
+  const [{ machines, cgroups, facts: accelerator, platform, kvmWatch }, network, volumeProbe] =
+    await Promise.all([
       openMachines({
         home,
         folder: join(folder, 'vms'),
@@ -131,12 +131,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       }),
       openedNetwork,
       VolumeProbe.open(buildDir, log.child({ part: 'volume' })),
-    ],
-  ).catch(async (error: unknown) => {
-    const network = await openedNetwork.catch(() => undefined);
-    if ((await network?.abandon()) !== true) throw error;
-    throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
-  });
+    ]).catch(async (error: unknown) => {
+      const network = await openedNetwork.catch(() => undefined);
+      if ((await network?.abandon()) !== true) throw error;
+      throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
+    });
   const quarantineFolder = join(folder, 'quarantine');
   const quarantine = (kind: string, source: string): Quarantine =>
     new Quarantine({
@@ -208,6 +207,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       machines.digests.look();
     },
     find: (vmId) => reconciler.get(vmId),
+    driver: platform.driver,
     report: (observation) => report(toSnapshotReport(observation)),
     log: log.child({ part: 'snapshot' }),
   });
@@ -327,7 +327,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   started.use(new QuarantinePurge(Object.values(quarantines), options.quarantineDays, log));
   started.defer(() => orphans.close());
 
-  const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, vmms, machines, log });
+  const facts = await runnerFacts({ capacity: options.capacity, folder, accelerator, machines, log });
   const linked = Promise.withResolvers<void>();
   link.start({
     hello: () => ({

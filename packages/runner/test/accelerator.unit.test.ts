@@ -14,10 +14,12 @@ import {
   tryKvmAgain,
   type Verdict,
 } from '../src/vmm/accelerator.ts';
-import { type BootResult, TrialStepError, type TrialSteps } from '../src/vmm/kvm-trial.ts';
+import { TrialStepError, type TrialOptions, type TrialSteps } from '../src/vmm/kvm-trial.ts';
 import { KvmWatch } from '../src/vmm/kvm-watch.ts';
 import { bootId } from '../src/vmm/process-identity.ts';
 
+/** A guest boots, and ends at once. */
+const boot: TrialOptions['boot'] = async () => await Promise.resolve({ problem: undefined, tried: true });
 const DEVICE = '10 2792 1';
 const failed: Verdict = { accelerator: 'tcg', tried: true, device: DEVICE, bootId: bootId(), at: Date.now() };
 
@@ -43,9 +45,10 @@ it('the operator decides: tcg is not tried, and the cached result of a trial sta
   await using folder = await temporaryFolder();
   const facts = await findAccelerator({
     choice: 'tcg',
-    vmm: { version: '1', folder: '/no/vmm' },
+    vmm: { version: '1' },
     kernel: { path: '/no/kernel', sha256: '' },
     initramfs: '/no/initramfs',
+    boot,
     cacheDir: folder.path,
     countKvmImages: () => Promise.resolve(1),
     tryLifeCycle: () => Promise.resolve({}),
@@ -78,9 +81,10 @@ it('a trial that failed once is repeated, and one that then succeeds is the resu
   await using folder = await temporaryFolder();
   const options = {
     choice: 'auto' as const,
-    vmm: { version: '1', folder: '/no/vmm' },
+    vmm: { version: '1' },
     kernel: { path: '/no/kernel', sha256: '' },
     initramfs: '/no/initramfs',
+    boot,
     cacheDir: folder.path,
     countKvmImages: () => Promise.resolve(0),
     tryLifeCycle: () => Promise.resolve({ restore: 5 }),
@@ -91,11 +95,12 @@ it('a trial that failed once is repeated, and one that then succeeds is the resu
   let works = false;
   const watch = new KvmWatch({
     tryKvm: async (signal) => {
-      works = await tryKvmAgain({ ...options, signal }, async () => {
+      const scripted: typeof boot = async () => {
         const problem = problems[trials];
         trials += 1;
-        return { problem, tried: true };
-      });
+        return await Promise.resolve({ problem, tried: true });
+      };
+      works = await tryKvmAgain({ ...options, boot: scripted, signal });
       return works;
     },
     everyMs: { first: 1, later: 1 },
@@ -115,18 +120,18 @@ it('a trial that failed once is repeated, and one that then succeeds is the resu
 
 it('a host on which guests boot and a later step fails has no KVM, and its report names the step', async () => {
   await using folder = await temporaryFolder();
-  const boots = async (): Promise<BootResult> => await Promise.resolve({ problem: undefined, tried: true });
   const options: AcceleratorOptions = {
     choice: 'auto',
-    vmm: { version: '1', folder: '/no/vmm' },
+    vmm: { version: '1' },
     kernel: { path: '/no/kernel', sha256: '' },
     initramfs: '/no/initramfs',
+    boot,
     cacheDir: folder.path,
     countKvmImages: () => Promise.resolve(0),
     tryLifeCycle: () => Promise.reject(new TrialStepError('restore', new Error('Invalid argument'))),
     log: pino({ enabled: false }),
   };
-  const failed = await findAccelerator(options, boots);
+  const failed = await findAccelerator(options);
   assert.equal(failed.accelerator, 'tcg');
   assert.match(failed.reason, /no micro-VM runs: restore: Invalid argument$/);
   const verdict = JSON.parse(await readFile(join(folder.path, 'accelerator.json'), 'utf8')) as Verdict;
@@ -137,7 +142,7 @@ it('a host on which guests boot and a later step fails has no KVM, and its repor
     cpu = facts.hostCpu;
     return await Promise.resolve({ template: 900, restore: 50 });
   };
-  const works = await findAccelerator({ ...options, choice: 'kvm', tryLifeCycle }, boots);
+  const works = await findAccelerator({ ...options, choice: 'kvm', tryLifeCycle });
   assert.equal(works.accelerator, 'kvm');
   assert.match(works.reason, /^a micro-VM ran under KVM: boot \d+ ms, template 900 ms, restore 50 ms$/);
   assert.equal(cpu, works.hostCpu);
@@ -146,20 +151,18 @@ it('a host on which guests boot and a later step fails has no KVM, and its repor
 it('a trial that ends for another reason is no verdict', async () => {
   await using folder = await temporaryFolder();
   const signal = AbortSignal.abort(new Error('the service stops'));
-  const stopped = findAccelerator(
-    {
-      choice: 'auto',
-      vmm: { version: '1', folder: '/no/vmm' },
-      kernel: { path: '/no/kernel', sha256: '' },
-      initramfs: '/no/initramfs',
-      cacheDir: folder.path,
-      countKvmImages: () => Promise.resolve(0),
-      tryLifeCycle: () => Promise.reject(signal.reason as Error),
-      log: pino({ enabled: false }),
-      signal,
-    },
-    async () => await Promise.resolve({ problem: undefined, tried: true }),
-  );
+  const stopped = findAccelerator({
+    choice: 'auto',
+    vmm: { version: '1' },
+    kernel: { path: '/no/kernel', sha256: '' },
+    initramfs: '/no/initramfs',
+    boot,
+    cacheDir: folder.path,
+    countKvmImages: () => Promise.resolve(0),
+    tryLifeCycle: () => Promise.reject(signal.reason as Error),
+    log: pino({ enabled: false }),
+    signal,
+  });
   await assert.rejects(stopped, /the service stops/);
   assert.deepEqual(await readdir(folder.path), []);
 });

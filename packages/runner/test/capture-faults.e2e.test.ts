@@ -14,7 +14,7 @@ import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { heldSystemPath } from '../src/machine/index.ts';
 import { Precopy } from '../src/memory/precopy.ts';
 import { identifyProcess, isAlive } from '../src/vmm/process-identity.ts';
-import { Vm } from '../src/vmm/qemu/vm.ts';
+import { QemuVm } from '../src/vmm/qemu/vm.ts';
 import { firstBefore } from './support/first-before.ts';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
@@ -296,7 +296,7 @@ describe('a kernel that cannot track writes', () => {
 
 describe("kill -9 of the child's VMM", () => {
   it('while it is restored: the child has failed with the reason, and nothing is left of it', async () => {
-    firstBefore(Vm.prototype, 'loadState', async ({ identity }) => await killed(identity.pid));
+    firstBefore(QemuVm.prototype, 'loadState', async ({ identity }) => await killed(identity.pid));
     assert.match(await failedFork(), /VMM?\b/);
     await continues();
   });

@@ -25,6 +25,7 @@ import { Digests } from '../src/machine/digests.ts';
 import { describeMemory, SnapshotFolders } from '../src/machine/snapshot-folder.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
 import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
+import { driverWith } from './support/driver.ts';
 
 const RLP = fileURLToPath(new URL('../../cli/bin/rlp', import.meta.url));
 const VM = 'stopped';
@@ -159,7 +160,7 @@ describe('digests', () => {
       vmm: '10.0.2',
       hostCpu: 'x',
       accelerator: 'tcg' as const,
-      ...(await describeMemory(folder)),
+      ...(await describeMemory(folder, driverWith('10.0.2'))),
     };
     await snapshots.complete(SNAPSHOT, { ...FACTS, kind: 'full', memory });
     const before = (await snapshots.load(SNAPSHOT))?.memory;

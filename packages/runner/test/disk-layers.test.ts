@@ -23,6 +23,8 @@ import { contentId } from '../src/disk/lineage.ts';
 import { DamagedManifestError } from '../src/disk/manifest.ts';
 import { DiskFullError } from '../src/disk/check-space.ts';
 import { makeDisks } from '../src/disk/vm-disks.ts';
+import { diskNodes } from '../src/vmm/qemu/block-nodes.ts';
+import type { BlockNode } from '../src/vmm/qemu/command-line.ts';
 
 let dir: string;
 before(async () => {
@@ -121,7 +123,14 @@ describe('the disks of a VM', () => {
     const layer = await stat(join(dir, 'chain', 'layer-0.qcow2'));
     assert.equal(layer.uid, OWNER.uid);
     assert.equal(layer.mode & 0o777, 0o600);
-    assert.equal(disks.nodes.root['read-only'], true);
+    const nodes = diskNodes(disks);
+    assert.equal(nodes.root['read-only'], true);
+    const filesOf = (node: BlockNode): unknown[] => [
+      (node['file'] as BlockNode)['filename'],
+      ...(node['backing'] ? filesOf(node['backing'] as BlockNode) : []),
+    ];
+    assert.deepEqual(filesOf(nodes.scratch), ['/scratch-layer-0.qcow2', '/scratch.base']);
+    assert.deepEqual(filesOf(nodes.docker), ['/docker.qcow2', '/docker.base']);
     // Again, as after a crash in the middle.
     await makeDisks(store, jail, OWNER, options);
   });

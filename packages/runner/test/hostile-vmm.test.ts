@@ -6,14 +6,15 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { propertyRuns } from '@releap/testing/repetitions';
-import { BlockGraph, openedChain, topNode } from '../src/vmm/qemu/block-graph.ts';
 import { checkedJoin } from '../src/disk/checked-join.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { saveChain } from '../src/disk/disk-chain.ts';
 import { contentId } from '../src/disk/lineage.ts';
-import { replaceBackingChain } from '../src/vmm/qemu/replace-backing-chain.ts';
 import { createEmptyQcow2 } from '../src/disk/qcow2.ts';
-import { layerOfNode } from '../src/disk/vm-disks.ts';
+import { openedChain } from '../src/machine/live-disk.ts';
+import { replaceBackingChain } from '../src/machine/replace-backing-chain.ts';
+import { BlockGraph, topNode } from '../src/vmm/qemu/block-graph.ts';
+import { layerOfNode } from '../src/vmm/qemu/block-nodes.ts';
 import { type Answers, FakeError, fakeVmm } from './support/fake-qmp.ts';
 
 const BYTES = 64 * 1024 * 1024;
@@ -105,7 +106,7 @@ describe('a VMM that lies about its block graph', () => {
       { parent: 'b', child: 'a', name: 'backing' },
     ];
     await using vmm = await fakeVmm(lying(circle, 'a'));
-    const graph = await BlockGraph.of(vmm);
+    const graph = await BlockGraph.of(vmm.qmp);
     assert.throws(() => graph.below('a'), /backing chain/);
   });
 
@@ -116,7 +117,7 @@ describe('a VMM that lies about its block graph', () => {
       name: 'backing',
     }));
     await using vmm = await fakeVmm(lying(edges, 'n0'));
-    const graph = await BlockGraph.of(vmm);
+    const graph = await BlockGraph.of(vmm.qmp);
     assert.throws(() => graph.below('n0'), /backing chain/);
   });
 
@@ -133,14 +134,14 @@ describe('a VMM that lies about its block graph', () => {
   })) {
     it(`answers with ${what}, and is refused`, async () => {
       await using vmm = await fakeVmm(({ execute }) => (execute === 'qom-get' ? 'a' : answer));
-      await assert.rejects(BlockGraph.of(vmm), /answered x-debug-query-block-graph/);
+      await assert.rejects(BlockGraph.of(vmm.qmp), /answered x-debug-query-block-graph/);
     });
   }
 
   it('names a top node that does not exist', async () => {
     for (const top of [7, '', null, ['a'], 'x'.repeat(100)]) {
       await using vmm = await fakeVmm(lying([], top));
-      await assert.rejects(topNode(vmm), /no disk/);
+      await assert.rejects(topNode(vmm.qmp), /no disk/);
     }
   });
 

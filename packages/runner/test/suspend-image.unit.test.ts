@@ -7,6 +7,7 @@ import { BackgroundDurability } from '../src/machine/background-durability.ts';
 import { MemoryBlockedError, NotResumableError, SuspendImage } from '../src/machine/suspend-image.ts';
 import type { Platform } from '../src/template/machine-size.ts';
 import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
+import { driverWith } from './support/driver.ts';
 
 let folder: string;
 before(async () => {
@@ -16,17 +17,16 @@ after(async () => {
   await rm(folder, { recursive: true, force: true });
 });
 
+const VMM = '8.2.2';
 const PLATFORM = {
   accelerator: 'tcg',
   hostCpu: 'cpu',
   hardware: { deviceModel: DEVICE_MODEL },
   mac: '02:00:00:00:00:01',
+  driver: driverWith(VMM),
 } as Platform;
-const VMM = { version: '8.2.2', folder: '/vmm' };
-const VMMS = {
-  versions: [VMM.version],
-  forState: (version: string) => (version === VMM.version ? VMM : undefined),
-};
+/** A host without that VMM. */
+const WITHOUT_VMM = { ...PLATFORM, driver: driverWith('10.0.2') };
 
 /** Whole, and not fsynced yet. */
 async function suspended(platform = PLATFORM): Promise<{ image: SuspendImage; keep: string }> {
@@ -34,13 +34,12 @@ async function suspended(platform = PLATFORM): Promise<{ image: SuspendImage; ke
   const image = new SuspendImage(keep);
   await writeFile(image.memory, Buffer.alloc(1024 * 1024));
   await writeFile(image.state, 'state');
-  const { accelerator, hostCpu, mac } = platform;
   const shape = { vcpus: 1, memMib: 1 };
   const diskBytes = { scratch: 1, docker: 1 };
-  const facts = { vmm: VMM.version, accelerator, hostCpu, mac, shape, diskBytes, stateBytes: 5 };
   const system = { path: join(folder, 'system'), sha256: '5' };
   await writeFile(system.path, 'system');
-  await image.complete(facts, { ...platform.hardware, system });
+  const hardware = { ...platform.hardware, system };
+  await image.complete(platform, { vmm: VMM, shape, diskBytes, stateBytes: 5, hardware });
   return { image, keep };
 }
 
@@ -104,12 +103,12 @@ it('a resume that fails after the host was restarted does not lose the memory', 
   const { image, keep } = await suspended();
   await image.makeDurable();
   await restartHost(keep);
-  await image.check(PLATFORM, VMMS);
+  await image.check(PLATFORM);
   await image.unmarkDurable();
-  await image.check(PLATFORM, VMMS);
+  await image.check(PLATFORM);
   // It may have been used before the host went down.
   await restartHost(keep);
-  await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
+  await assert.rejects(image.check(PLATFORM), NotResumableError);
 });
 
 it('memory from before a restart of the host is never reported as durable', async () => {
@@ -117,19 +116,19 @@ it('memory from before a restart of the host is never reported as durable', asyn
   await restartHost(keep);
   await image.makeDurable();
   await image.unmarkDurable();
-  await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
+  await assert.rejects(image.check(PLATFORM), NotResumableError);
 });
 
 it('memory of another accelerator, processor or VMM is blocked, and damaged memory is lost', async () => {
   const { image } = await suspended();
   for (const other of [{ accelerator: 'kvm' as const }, { hostCpu: 'another' }, { mac: '02:00:00:00:00:02' }])
-    await assert.rejects(image.check({ ...PLATFORM, ...other }, VMMS), MemoryBlockedError);
-  await assert.rejects(image.check(PLATFORM, { ...VMMS, forState: () => undefined }), MemoryBlockedError);
-  await image.check(PLATFORM, VMMS);
+    await assert.rejects(image.check({ ...PLATFORM, ...other }), MemoryBlockedError);
+  await assert.rejects(image.check(WITHOUT_VMM), MemoryBlockedError);
+  await image.check(PLATFORM);
   await truncate(image.memory, 1);
-  await assert.rejects(image.check(PLATFORM, VMMS), NotResumableError);
+  await assert.rejects(image.check(PLATFORM), NotResumableError);
   // What is damaged cannot be resumed on any machine.
-  await assert.rejects(image.check({ ...PLATFORM, accelerator: 'kvm' }, VMMS), NotResumableError);
+  await assert.rejects(image.check({ ...PLATFORM, accelerator: 'kvm' }), NotResumableError);
 });
 
 it('memory of a named processor is resumed on any host with that one, and memory of the host with the same host', async () => {
@@ -138,29 +137,28 @@ it('memory of a named processor is resumed on any host with that one, and memory
   const plain = { ...named, hardware: { deviceModel: DEVICE_MODEL } } as Platform;
   const elsewhere = { ...named, hostCpu: 'another' };
   const { image } = await suspended(named);
-  const { suspension } = await image.check(elsewhere, VMMS);
+  const { suspension } = await image.check(elsewhere);
   assert.deepEqual(image.hardware(suspension).cpu, cpu);
   assert.equal(suspension.hostCpu, cpu.identity);
-  await assert.rejects(image.check(plain, VMMS), MemoryBlockedError);
+  await assert.rejects(image.check(plain), MemoryBlockedError);
   const bits = { ...cpu, identity: 'EPYC-Milan-v2/AuthenticAMD/52' };
   const larger = { ...elsewhere, hardware: { ...elsewhere.hardware, cpu: bits } };
-  await assert.rejects(image.check(larger, VMMS), /EPYC-Milan-v2\/AuthenticAMD\/52/);
+  await assert.rejects(image.check(larger), /EPYC-Milan-v2\/AuthenticAMD\/52/);
   // Saved before the setting, on this host.
   const { image: former } = await suspended(plain);
-  await former.check(named, VMMS);
-  await assert.rejects(former.check(elsewhere, VMMS), MemoryBlockedError);
+  await former.check(named);
+  await assert.rejects(former.check(elsewhere), MemoryBlockedError);
 });
 
 it('memory that cannot be read at the moment is not lost', async () => {
   const { image } = await suspended();
   await rm(image.memory);
   await symlink('memory', image.memory);
-  await assert.rejects(image.check(PLATFORM, VMMS), { code: 'ELOOP' });
+  await assert.rejects(image.check(PLATFORM), { code: 'ELOOP' });
 });
 
 it('memory that a missing VMM has saved is refused, naming that and what is here', async () => {
   const { image } = await suspended();
-  const none = { versions: ['10.0.2'], forState: () => undefined };
-  await assert.rejects(image.check(PLATFORM, none), /VMM 8\.2\.2, here 10\.0\.2/);
-  assert.equal((await image.check(PLATFORM, VMMS)).vmm, VMM);
+  await assert.rejects(image.check(WITHOUT_VMM), /VMM 8\.2\.2, here 10\.0\.2/);
+  assert.equal((await image.check(PLATFORM)).vmm.version, VMM);
 });

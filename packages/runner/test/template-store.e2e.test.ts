@@ -19,6 +19,7 @@ import { lockFile } from '../src/lock/file-lock.ts';
 import { TemplateStore } from '../src/template/template-store.ts';
 import type { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { TEST_CACHE } from '@releap/testing/test-cache';
+import { driverWith } from './support/driver.ts';
 import { log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
 
 let dir: string;
@@ -135,6 +136,7 @@ describe('a machine size', () => {
   it('has another template on another processor, kernel, agent, VMM or accelerator', () => {
     const platform = {
       accelerator: 'tcg',
+      driver: driverWith('7.2.22'),
       hostCpu: 'a',
       vmm: { version: '7.2.22', folder: '/vmm' },
       tscKhz: 1,
@@ -167,6 +169,7 @@ describe('a machine size', () => {
 describe('the template store', () => {
   const platform = {
     accelerator: 'tcg',
+    driver: driverWith('7.2.22'),
     kernel: { path: '', sha256: '' },
     initramfs: { path: '', sha256: '' },
     hardware: { deviceModel: DEVICE_MODEL, system: { path: '', sha256: '' } },

@@ -19,7 +19,7 @@ import { WarmPools, WarmVms } from '../src/machine/index.ts';
 import { VmFolders } from '../src/machine/vm-folder.ts';
 import { run } from '../src/process/index.ts';
 import { isAlive } from '../src/vmm/process-identity.ts';
-import { Vm } from '../src/vmm/qemu/vm.ts';
+import { QemuVm } from '../src/vmm/qemu/vm.ts';
 import { firstBefore } from './support/first-before.ts';
 import { TEST_CACHE } from '@releap/testing/test-cache';
 import { BUILD_DIR, log, SHAPE, testMachines, TestSlot } from './support/machines.ts';
@@ -203,7 +203,7 @@ describe('a micro-VM', () => {
     await running.vm.stop();
     await running.vm.continue();
     assert.equal(await running.vm.isRunning(), true);
-    await running.vm.qmp.execute('stop');
+    await (running.vm as QemuVm).qmp.execute('stop');
     assert.equal(await reason, 'the micro-VM stopped by itself (paused)');
     assert.equal(isAlive(running.vm.identity), false);
     await remove(running, 'stopped');
@@ -246,7 +246,7 @@ describe('a micro-VM', () => {
 
   it('says so when its record cannot be written, as soon as that is known', async () => {
     mock.method(VmFolders.prototype, 'save', async () => await Promise.reject(new Error('no space left')));
-    firstBefore(Vm.prototype, 'loadState', async () => await sleep(50));
+    firstBefore(QemuVm.prototype, 'loadState', async () => await sleep(50));
     await assert.rejects(boot('full'), /no space left/);
     mock.restoreAll();
     await service.machines.destroy('full');

@@ -95,10 +95,11 @@ describe('the QMP client', () => {
 
   it('gives up on a VMM that never listens, and at once on one that is dead', async () => {
     const path = join(dir, 'nobody');
-    await assert.rejects(QmpClient.connect(path, { deadlineMs: 30 }), { kind: 'Timeout' });
-    await assert.rejects(QmpClient.connect(path, { deadlineMs: 60_000, alive: () => false }), {
-      kind: 'Closed',
-    });
+    await assert.rejects(QmpClient.connect(path, { deadlineMs: 30 }), /nothing listened on .* within 30 ms/);
+    await assert.rejects(
+      QmpClient.connect(path, { deadlineMs: 60_000, alive: () => false }),
+      /ended before it listened/,
+    );
   });
 
   it('gives up on a peer that accepts the connection and never sends a greeting', async () => {

@@ -8,7 +8,7 @@ import { afterEach, beforeEach, it, mock } from 'node:test';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { identifyProcess } from '../src/vmm/process-identity.ts';
-import { Vm } from '../src/vmm/qemu/vm.ts';
+import { QemuVm } from '../src/vmm/qemu/vm.ts';
 import { log } from './support/machines.ts';
 
 /** A VMM that responds when the test tells it to. */
@@ -51,9 +51,9 @@ class SlowVmm {
     this.#control?.write(`${JSON.stringify({ id, return: {} })}\n`);
   }
 
-  async adopt(): Promise<Vm> {
+  async adopt(): Promise<QemuVm> {
     const identity = identifyProcess(this.#process.pid ?? 0);
-    return await Vm.adopt({ identity, dir: this.dir, startedIn: 'sleep', log });
+    return await QemuVm.adopt({ identity, dir: this.dir, startedIn: 'sleep', log });
   }
 
   async close(): Promise<void> {

@@ -9,7 +9,7 @@ import { WarmPools } from '../src/machine/warm-pool.ts';
 import type { Recipe, WaitingVm, WarmPoolsOptions } from '../src/machine/warm-pool.ts';
 import { startMetrics } from '../src/metrics/start-metrics.ts';
 import { identifyProcess } from '../src/vmm/process-identity.ts';
-import type { Vm } from '../src/vmm/qemu/vm.ts';
+import type { Vm } from '../src/vmm/driver.ts';
 import { quiet as log } from '@releap/testing/logging';
 
 /** A recipe whose VMs are only names, with the memory of one small process and whatever they are said to hold besides. */

@@ -6,12 +6,10 @@ import { memoryOfAll } from '../cgroup/cgroup-files.ts';
 import { runToExit } from '../process/index.ts';
 import type { Logger } from 'pino';
 import type { Machines } from '../machine/index.ts';
-import { vmmName } from '../reconcile/snapshot-reconciler.ts';
 import type { RunnerOptions } from '../runner-options.ts';
 import { guestDigest } from '../template/machine-size.ts';
 import type { AcceleratorFacts } from '../vmm/accelerator.ts';
-import { cpuIdentity } from '../vmm/qemu/device-model.ts';
-import type { VmmStore } from '../vmm/qemu/vmm-store.ts';
+import { cpuIdentity } from '../vmm/hardware.ts';
 
 const MIB = 2 ** 20;
 /** It looks at each file once: there are a few thousand at most. */
@@ -23,23 +21,24 @@ export interface FactsSources {
   /** On the file system of the disks. */
   folder: string;
   accelerator: AcceleratorFacts;
-  vmms: VmmStore;
   machines: Machines;
   log: Logger;
 }
 
 export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
-  const { capacity, folder, accelerator, vmms, machines, log } = sources;
+  const { capacity, folder, accelerator, machines, log } = sources;
+  const { platform } = machines.templates;
+  const { driver } = platform;
   return {
     arch: 'amd64',
     cores: capacity?.cores ?? cpus().length,
     mem_mib: capacity?.memMib ?? memoryOfAll(totalmem() / 2 ** 20),
     disk_mib: capacity?.diskMib ?? (await diskMib(folder, log)),
     accelerator: accelerator.accelerator,
-    cpu_model: cpuIdentity(accelerator.hostCpu, machines.templates.platform.hardware),
-    vmm: vmmName(vmms.newest.version),
-    restorable_vmms: vmms.versions.map(vmmName),
-    guest: guestDigest(machines.templates.platform),
+    cpu_model: cpuIdentity(accelerator.hostCpu, platform.hardware),
+    vmm: driver.nameOf(driver.vmms.newest.version),
+    restorable_vmms: driver.vmms.versions.map((version) => driver.nameOf(version)),
+    guest: guestDigest(platform),
     gpus: 0,
   };
 }

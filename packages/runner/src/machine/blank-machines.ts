@@ -2,10 +2,9 @@ import { stat } from 'node:fs/promises';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import type { TemplateStore } from '../template/template-store.ts';
-import type { Vm } from '../vmm/qemu/vm.ts';
+import type { Vm } from '../vmm/driver.ts';
 import type { AttachOptions, BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
 import type { EphemeralDisks } from './ephemeral-disks.ts';
-import { attachDisks } from '../vmm/qemu/attach-disks.ts';
 import type { PersistentMachines } from './persistent-machines.ts';
 import { fromTemplate } from './restoring.ts';
 import type { EmptyVm, Restoring } from './restoring.ts';
@@ -118,7 +117,7 @@ export class BlankMachines {
     options.signal?.throwIfAborted();
     await Promise.all([
       this.#folders.save(vmId, { ...record, shape: options.shape, diskBytes: disks.bytes }),
-      attachDisks(vm, disks, present, keepsRoot).then(() => clock.mark('attach')),
+      vm.disks.attach(disks, present, keepsRoot).then(() => clock.mark('attach')),
     ]);
     await vm.continue();
     clock.mark('continue');

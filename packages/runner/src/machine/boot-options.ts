@@ -1,9 +1,8 @@
 import type { DiskChain } from '../disk/disk-chain.ts';
 import type { GuestSize } from '../template/machine-size.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
-import type { Vm } from '../vmm/qemu/vm.ts';
+import type { PresentDisks, Vm } from '../vmm/driver.ts';
 import type { Share } from '../volume/share-server.ts';
-import type { PresentDisks } from '../vmm/qemu/attach-disks.ts';
 
 /** The parts of a network slot that a VMM needs. */
 export interface VmSlot {

@@ -1,14 +1,12 @@
 import type { Logger } from 'pino';
 import type { CgroupLimits } from '../cgroup/cgroup-files.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
-import { kernelAppend } from '../template/machine-size.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
-import { Vm } from '../vmm/qemu/vm.ts';
+import type { Vm } from '../vmm/driver.ts';
 import type { Share } from '../volume/share-server.ts';
 import { failpoint } from '../failpoint.ts';
 import { allSettled } from './all-settled.ts';
 import type { BootOptions } from './boot-options.ts';
-import { attachDisks } from '../vmm/qemu/attach-disks.ts';
 import { cgroupName, fileMaxMib, ownerOf, recordedHardware } from './restoring.ts';
 import type { RestoredVm, RestoreSource } from './restoring.ts';
 import type { ShareServers } from './share-servers.ts';
@@ -55,7 +53,7 @@ export class Booting {
     const { folders, cgroups, servers, limits, log } = this.#options;
     const { vmId, slot, shape, cpu, shares } = options;
     const platform = await this.#options.platform();
-    const { hardware, vmm } = platform;
+    const { driver, hardware, vmm } = platform;
     const folder = folders.path(vmId);
     const record: VmRecord = {
       cgroup: cgroupName(vmId),
@@ -80,7 +78,7 @@ export class Booting {
     const disksSettled = Promise.allSettled([disks]);
     let vm: Vm | undefined;
     try {
-      vm = await Vm.start({
+      vm = await driver.start({
         vmm,
         machine: {
           accelerator: platform.accelerator,
@@ -93,7 +91,7 @@ export class Booting {
         boot: {
           kernel: platform.kernel.path,
           initramfs: platform.initramfs.path,
-          append: kernelAppend(platform, { sharesFolders: true, verbose: options.verbose }),
+          append: driver.kernelAppend({ ...platform, sharesFolders: true, verbose: options.verbose }),
         },
         shares: served,
         dir: folder,
@@ -116,7 +114,7 @@ export class Booting {
       };
       await allSettled([
         folders.save(vmId, whole),
-        attached === undefined ? Promise.resolve() : attachDisks(vm, attached, 'placeholders'),
+        attached === undefined ? Promise.resolve() : vm.disks.attach(attached, 'placeholders'),
       ]);
       clock.mark('attach');
       return { vm, record: whole };

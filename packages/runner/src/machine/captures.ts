@@ -23,8 +23,8 @@ import type { MemoryBudget } from '../memory/memory-budget.ts';
 import { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
-import { cpuIdentity } from '../vmm/qemu/device-model.ts';
-import type { Hardware } from '../vmm/qemu/device-model.ts';
+import { cpuIdentity } from '../vmm/hardware.ts';
+import type { Hardware } from '../vmm/hardware.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
 import { shareSuspendImage } from './share-suspend-image.ts';
@@ -258,17 +258,10 @@ export class Captures {
     );
     const chain = await shareChain(checkpoint.disk, folder);
     await saveChain(chain, true);
-    const requirements = {
-      vmm,
-      accelerator: platform.accelerator,
-      hostCpu: platform.hostCpu,
-      mac: platform.mac,
-      shape: record.shape,
-      diskBytes: running.diskBytes,
-      stateBytes: checkpoint.stateBytes,
-    };
     const hardware = hardwareOf(record, this.#options.folders.path(vmId));
-    await suspendImage.complete(requirements, hardware);
+    const { stateBytes } = checkpoint;
+    const { diskBytes } = running;
+    await suspendImage.complete(platform, { vmm, shape: record.shape, diskBytes, stateBytes, hardware });
     await suspendImage.makeDurable();
     log.info({ vm: vmId, kind: 'full', steps: checkpoint.steps }, 'snapshot taken');
     return {
@@ -284,7 +277,7 @@ export class Captures {
         vmm,
         hostCpu: cpuIdentity(platform.hostCpu, hardware),
         accelerator: platform.accelerator,
-        ...(await describeMemory(folder)),
+        ...(await describeMemory(folder, platform.driver)),
       },
     };
   }

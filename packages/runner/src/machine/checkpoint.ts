@@ -1,15 +1,14 @@
-import { openedChain } from '../vmm/qemu/block-graph.ts';
 import { belowTop, flushTop, isTopEmpty, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { LiveLayer } from '../vmm/qemu/live-layer.ts';
-import { checkGuestHasSpace } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import type { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
-import { StateFile } from '../vmm/qemu/save-state.ts';
 import type { RunningVm } from './boot-options.ts';
 import { allSettled } from './all-settled.ts';
+import { checkGuestHasSpace } from './guest-space.ts';
+import { openedChain, prepareLayer } from './live-disk.ts';
+import type { LiveLayer } from './live-disk.ts';
 import { Stopwatch } from './stopwatch.ts';
 import type { VmRecord } from './vm-folder.ts';
 
@@ -65,11 +64,10 @@ export async function takeCheckpoint(options: CheckpointOptions, statePath: stri
   const chain = await diskOf(options);
   await using prepared = new AsyncDisposableStack();
   const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * 1024 * 1024);
-  const makeLayer = (): Promise<LiveLayer> =>
-    LiveLayer.prepare(vm, chain, { jail, uid: record.uid, persistent });
+  const makeLayer = (): Promise<LiveLayer> => prepareLayer(vm, chain, { jail, uid: record.uid, persistent });
   const [copy, state, layer] = await allSettled([
     precopy(memory).then((ready) => prepared.use(ready)),
-    StateFile.prepare(vm, { root: jail, uid: record.uid }).then((ready) => prepared.use(ready)),
+    vm.prepareState({ root: jail, uid: record.uid }).then((ready) => prepared.use(ready)),
     isTopEmpty(chain).then((empty) => (empty ? undefined : makeLayer())),
     // `stop` flushes the guest's disk. Most of it is flushed now, while the guest runs.
     flushTop(chain),
@@ -109,7 +107,7 @@ export async function takeDisk(
   const { running, record, jail, persistent, hold, operation } = options;
   const chain = await diskOf(options);
   await hold.sync();
-  const layer = await LiveLayer.prepare(running.vm, chain, { jail, uid: record.uid, persistent });
+  const layer = await prepareLayer(running.vm, chain, { jail, uid: record.uid, persistent });
   await hold.warmUp();
   failpoint(`${operation}:prepared`);
   const clock = new Stopwatch(true);

@@ -8,7 +8,7 @@ import { Precopy } from '../memory/precopy.ts';
 import { SealedMemory } from '../memory/sealed-memory.ts';
 import { SharedMemory } from '../memory/shared-memory.ts';
 import type { MemoryShare } from '../memory/shared-memory.ts';
-import type { Vm } from '../vmm/qemu/vm.ts';
+import type { Vm } from '../vmm/driver.ts';
 import { mibOf } from './restoring.ts';
 import { hardwareOf, vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';

@@ -9,6 +9,7 @@ export {
   SuspendImage,
   SUSPENSION_FILE,
 } from './suspend-image.ts';
+export { checkGuestHasSpace, isBlockedOnSpace } from './guest-space.ts';
 export { GuestLostError } from './pausing.ts';
 export type { Pausing } from './pausing.ts';
 export type { LocalState } from './persistent-machines.ts';

@@ -1,13 +1,13 @@
 import { rm } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { openedChain } from '../vmm/qemu/block-graph.ts';
 import { chainPath, LAYERS_KEPT, readChain } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import { dropUnused, compactChain, unusedFiles, writeCompacted } from '../disk/layer-compaction.ts';
-import { replaceBackingChain } from '../vmm/qemu/replace-backing-chain.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
 import { failpoint } from '../failpoint.ts';
 import type { CaptureSource } from './captures.ts';
+import { openedChain } from './live-disk.ts';
+import { replaceBackingChain } from './replace-backing-chain.ts';
 import type { SnapshotFolders } from './snapshot-folder.ts';
 import type { VmFolders } from './vm-folder.ts';
 

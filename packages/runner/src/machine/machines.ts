@@ -7,8 +7,7 @@ import { diskMib } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { TemplateStore } from '../template/template-store.ts';
-import { Vm } from '../vmm/qemu/vm.ts';
-import type { VmmStore } from '../vmm/qemu/vmm-store.ts';
+import type { Vm } from '../vmm/driver.ts';
 import { MemoryBudget } from '../memory/memory-budget.ts';
 import { BlankMachines } from './blank-machines.ts';
 import { Booting } from './booting.ts';
@@ -33,7 +32,6 @@ export interface MachinesOptions {
   snapshots: string;
   cgroups: CgroupTree;
   templates: TemplateStore;
-  vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
   localCopies: LocalCopies;
   /** Of VMs that share folders of the host. */
@@ -103,7 +101,6 @@ export class Machines {
     this.persistent = new PersistentMachines({
       folders: this.#folders,
       templates: options.templates,
-      vmms: options.vmms,
       emptyDisks: options.emptyDisks,
       localCopies: options.localCopies,
       restore: async (boot, prepare, purpose, empty) => {
@@ -183,7 +180,7 @@ export class Machines {
     if (record?.process === undefined || record.diskBytes === undefined) {
       throw new Error(`the VM ${vmId} was never completed`);
     }
-    const vm = await Vm.adopt({
+    const vm = await this.templates.platform.driver.adopt({
       identity: record.process,
       dir: this.#folders.path(vmId),
       startedIn: record.startedIn,

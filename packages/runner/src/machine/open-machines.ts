@@ -11,12 +11,10 @@ import type { Platform, MachineSize } from '../template/machine-size.ts';
 import { TemplateStore } from '../template/template-store.ts';
 import { findAccelerator, tryKvmAgain } from '../vmm/accelerator.ts';
 import type { AcceleratorChoice, AcceleratorFacts, AcceleratorOptions } from '../vmm/accelerator.ts';
-import { DEVICE_MODEL } from '../vmm/qemu/device-model.ts';
-import type { NamedCpu } from '../vmm/qemu/device-model.ts';
+import { HOST_CPU_MODEL } from '../vmm/hardware.ts';
 import { KvmWatch } from '../vmm/kvm-watch.ts';
-import { checkCpuModel, cpuDefinitions, HOST_CPU_MODEL, namedCpu } from '../vmm/qemu/named-cpu.ts';
+import { qemuDriver } from '../vmm/qemu/driver.ts';
 import { VmmStore } from '../vmm/qemu/vmm-store.ts';
-import type { Vmm } from '../vmm/qemu/vmm-store.ts';
 import { virtiofsdFolder } from '@releap/contract/volume-probe';
 import { countKvmImages } from './kvm-images.ts';
 import { tryLifeCycle } from './life-cycle-trial.ts';
@@ -70,7 +68,6 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   cgroups: CgroupTree;
   facts: AcceleratorFacts;
   platform: Platform;
-  vmms: VmmStore;
   /** Only where a trial decides, and it has failed. */
   kvmWatch: KvmWatch | undefined;
 }> {
@@ -86,6 +83,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     }),
     fileSha256(options.kernel),
   ]);
+  const driver = qemuDriver(vmms);
   const vmm = vmms.newest;
   const kernel = { path: options.kernel, sha256 };
   const systemFolder = join(folder, 'system');
@@ -106,11 +104,12 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     accelerator,
     hostCpu,
     tscKhz,
+    driver,
     vmm,
     kernel,
     initramfs: { path: initramfs, sha256: initramfsSha256 },
     hardware: {
-      deviceModel: options.deviceModel ?? DEVICE_MODEL,
+      deviceModel: options.deviceModel ?? driver.deviceModel,
       system,
       ...(accelerator === 'kvm' && cpu && { cpu }),
     },
@@ -129,7 +128,6 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
         pinned: options.defaultShape,
         log,
       }),
-      vmms,
       // Formatting a disk is cheaper than a copy for each VM.
       emptyDisks: new EmptyExt4Store(localCopies.isNeeded ? join(folder, 'local-disks') : cacheDir),
       localCopies,
@@ -141,7 +139,9 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
       log,
     });
   const choice = options.accelerator ?? 'auto';
-  const cpu = await cpuOfGuests(options.cpuModel ?? HOST_CPU_MODEL, choice, vmm, log);
+  const { cpuModel = HOST_CPU_MODEL } = options;
+  const cpu =
+    cpuModel === HOST_CPU_MODEL || choice === 'tcg' ? undefined : await driver.namedCpu(cpuModel, log);
   const trial: AcceleratorOptions = {
     choice,
     vmm,
@@ -149,6 +149,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     initramfs,
     cpu,
     cacheDir,
+    boot: async (guest) => await driver.bootUnderKvm(guest),
     countKvmImages: async () => await countKvmImages([options.folder, join(folder, 'snapshots')]),
     tryLifeCycle: async (facts, signal) => {
       const scratch = join(folder, TRIAL_FOLDER);
@@ -175,23 +176,7 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
   const kvmWatch = isUndecided
     ? new KvmWatch({ tryKvm: (signal) => tryKvmAgain({ ...trial, signal }), log })
     : undefined;
-  return { machines, cgroups, facts, platform, vmms, kvmWatch };
-}
-
-/** @throws when the operator wants a processor for guests that this host does not have */
-async function cpuOfGuests(
-  model: string,
-  choice: AcceleratorChoice,
-  vmm: Vmm,
-  log: Logger,
-): Promise<NamedCpu | undefined> {
-  if (model === HOST_CPU_MODEL || choice === 'tcg') return undefined;
-  // Where KVM does not work guests are emulated, or the trial is repeated until it does.
-  const definitions = await cpuDefinitions(vmm, 'kvm').catch((error: unknown) => {
-    log.info({ err: error }, 'the CPU models that KVM has here are not known');
-  });
-  if (definitions !== undefined) checkCpuModel(model, definitions);
-  return await namedCpu(model);
+  return { machines, cgroups, facts, platform, kvmWatch };
 }
 
 /** Calls it when its value is needed first, and again after a failure. */

@@ -5,8 +5,8 @@ import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
 import { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
 import type { Platform } from '../template/machine-size.ts';
-import type { Hardware } from '../vmm/qemu/device-model.ts';
-import { StateFile } from '../vmm/qemu/save-state.ts';
+import type { DeviceState, Jail } from '../vmm/driver.ts';
+import type { Hardware } from '../vmm/hardware.ts';
 import { isOwnMemory } from './mapped-memory.ts';
 import type { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
@@ -29,7 +29,7 @@ export interface PausingOptions {
   image: SuspendImage;
   /** Of the VM. */
   folder: string;
-  jail: { root: string; uid: number };
+  jail: Jail;
   hardware: Hardware;
   platform: Platform;
   log: Logger;
@@ -43,7 +43,7 @@ export interface PausingOptions {
 export class Pausing implements AsyncDisposable {
   readonly #options: PausingOptions;
   readonly #copy: Precopy;
-  readonly #state: StateFile;
+  readonly #state: DeviceState;
   /** Path of the new memory until it replaces that of the image; undefined when that is updated in place. */
   readonly #next: string | undefined;
   readonly #stopwatch: Stopwatch;
@@ -51,7 +51,7 @@ export class Pausing implements AsyncDisposable {
 
   private constructor(
     options: PausingOptions,
-    parts: { copy: Precopy; state: StateFile; next: string | undefined; stopwatch: Stopwatch },
+    parts: { copy: Precopy; state: DeviceState; next: string | undefined; stopwatch: Stopwatch },
     resources: AsyncDisposableStack,
   ) {
     this.#options = options;
@@ -73,7 +73,7 @@ export class Pausing implements AsyncDisposable {
       // An earlier suspend image is obsolete.
       await image.abandon();
       await using unfinished = new AsyncDisposableStack();
-      const state = unfinished.use(await StateFile.prepare(running.vm, options.jail));
+      const state = unfinished.use(await running.vm.prepareState(options.jail));
       const target = unfinished.use(await open(next ?? image.memory, 'r+'));
       const stopwatch = new Stopwatch(true);
       const copy = unfinished.use(
@@ -113,16 +113,8 @@ export class Pausing implements AsyncDisposable {
       failpoint('pause:saved');
       if (this.#next !== undefined) await rename(this.#next, image.memory);
       failpoint('pause:renamed');
-      const facts = {
-        vmm: vmmVersionOf(record),
-        accelerator: platform.accelerator,
-        hostCpu: platform.hostCpu,
-        mac: platform.mac,
-        shape: record.shape,
-        diskBytes,
-        stateBytes,
-      };
-      await image.complete(facts, hardware);
+      const vmm = vmmVersionOf(record);
+      await image.complete(platform, { vmm, shape: record.shape, diskBytes, stateBytes, hardware });
       this.#stopwatch.mark('safe');
     } catch (error) {
       try {

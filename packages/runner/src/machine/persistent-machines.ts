@@ -13,7 +13,6 @@ import { failpoint } from '../failpoint.ts';
 import { applyPages } from '../memory/precopy.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import type { VmmStore } from '../vmm/qemu/vmm-store.ts';
 import type { Share } from '../volume/share-server.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MachineSize } from '../template/machine-size.ts';
@@ -52,7 +51,6 @@ type Restore = (
 export interface PersistentMachinesOptions {
   folders: VmFolders;
   templates: TemplateStore;
-  vmms: VmmStore;
   emptyDisks: EmptyExt4Store;
   localCopies: LocalCopies;
   /** Restores a VM with its disks. Its guest is paused afterwards. */
@@ -158,11 +156,11 @@ export class PersistentMachines {
       purpose?: 'resumed' | 'flushing';
     },
   ): Promise<RunningVm> {
-    const { folders, templates, vmms, emptyDisks, localCopies, restore } = this.#options;
+    const { folders, templates, emptyDisks, localCopies, restore } = this.#options;
     const { vmId, signal, rootImagePath, purpose = 'resumed' } = options;
     const keep = folders.keep(vmId);
     const image = new SuspendImage(keep);
-    const { suspension, vmm } = await image.check(templates.platform, vmms);
+    const { suspension, vmm } = await image.check(templates.platform);
     const { shape, diskBytes } = suspension;
     await using opened = new AsyncDisposableStack();
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {
@@ -206,10 +204,10 @@ export class PersistentMachines {
       empty: EmptyVm | undefined;
     },
   ): Promise<RunningVm> {
-    const { folders, vmms, emptyDisks, localCopies, restore } = this.#options;
+    const { folders, templates, emptyDisks, localCopies, restore } = this.#options;
     const { vmId, rootImagePath, signal, origin, empty } = options;
     const { memory, statePath, shape, hardware } = origin;
-    const vmm = vmms.forState(origin.vmm);
+    const vmm = templates.platform.driver.vmms.forState(origin.vmm);
     if (vmm === undefined)
       throw new Error(`the VMM ${origin.vmm} of its source is not on this machine any more`);
     const scratch = await readChain(folders.keep(vmId));
@@ -301,8 +299,8 @@ export class PersistentMachines {
 
   /** @throws NotResumableError when the suspend image cannot be resumed on this host */
   async checkMemory(vmId: string): Promise<void> {
-    const { folders, templates, vmms } = this.#options;
-    await new SuspendImage(folders.keep(vmId)).check(templates.platform, vmms);
+    const { folders, templates } = this.#options;
+    await new SuspendImage(folders.keep(vmId)).check(templates.platform);
   }
 
   /** Removes the suspend image. */

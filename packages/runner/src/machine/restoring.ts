@@ -9,14 +9,11 @@ import { usableMib } from '../template/machine-size.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import { memoryOf } from '../template/template-store.ts';
 import type { LoadedTemplate, TemplateStore } from '../template/template-store.ts';
-import type { Hardware } from '../vmm/qemu/device-model.ts';
-import { DESCRIPTORS } from '../vmm/qemu/vmm-paths.ts';
-import { lastOutput } from '../vmm/qemu/start-vmm.ts';
-import { DEADLINES_MS, overheadMib, tuning } from '../vmm/tuning.ts';
-import { Vm } from '../vmm/qemu/vm.ts';
-import type { Vmm } from '../vmm/qemu/vmm-store.ts';
+import { StateRefusedError } from '../vmm/driver.ts';
+import type { Vm, Vmm } from '../vmm/driver.ts';
+import type { Hardware } from '../vmm/hardware.ts';
+import { overheadMib, tuning } from '../vmm/tuning.ts';
 import type { BootOptions, VmSlot } from './boot-options.ts';
-import { attachDisks } from '../vmm/qemu/attach-disks.ts';
 import { allSettled } from './all-settled.ts';
 import type { Stopwatch } from './stopwatch.ts';
 import { hardwareOf, holdSystemDisk } from './vm-folder.ts';
@@ -229,8 +226,8 @@ export class Restoring {
     record: VmRecord,
     parts: { vmm: Vmm; cgroupProcs: string[]; diskMaxMib: number; memoryFd: number; stateFd: number },
   ): Promise<Vm> {
-    const { accelerator, mac } = this.#platform;
-    return await Vm.start({
+    const { accelerator, driver, mac } = this.#platform;
+    return await driver.start({
       vmm: parts.vmm,
       machine: {
         accelerator,
@@ -263,14 +260,10 @@ export class Restoring {
     try {
       await complete?.(vm.identity.pid);
       clock.mark('memory');
-      await vm.loadState(DESCRIPTORS.state, DEADLINES_MS.loadState).catch(async (error: unknown) => {
-        const said = await lastOutput(vm.dir);
-        // The state is damaged or of another machine: it is discarded and made again. The end of a VMM that was killed
-        // meanwhile proves nothing about the state.
-        if (said.includes('load of migration failed')) await discard?.();
-        throw new Error(`the VM could not be restored: ${said || (error as Error).message}`, {
-          cause: error,
-        });
+      await vm.loadState().catch(async (error: unknown) => {
+        // It is discarded and made again.
+        if (error instanceof StateRefusedError) await discard?.();
+        throw error;
       });
       clock.mark('load');
       const disks = await source.disks;
@@ -282,7 +275,7 @@ export class Restoring {
       };
       await allSettled([
         this.#folders.save(vmId, whole),
-        disks === undefined ? Promise.resolve() : attachDisks(vm, disks, 'placeholders'),
+        disks === undefined ? Promise.resolve() : vm.disks.attach(disks, 'placeholders'),
       ]);
       clock.mark('attach');
       return { vm, record: whole };

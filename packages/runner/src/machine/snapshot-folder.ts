@@ -7,7 +7,7 @@ import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { GuestSize } from '../template/machine-size.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { deviceModel } from '../vmm/qemu/device-model.ts';
+import type { VmmDriver } from '../vmm/driver.ts';
 import { SuspendImage } from './suspend-image.ts';
 
 const SNAPSHOT_ID = /^[0-9a-f-]{36}$/;
@@ -162,18 +162,19 @@ export function parseFacts(id: string, text: string): SnapshotFacts {
 /** Describes the suspend image in a folder for `SnapshotFacts`. @throws when there is none */
 export async function describeMemory(
   folder: string,
+  driver: Pick<VmmDriver, 'machineType'>,
 ): Promise<Pick<NonNullable<SnapshotFacts['memory']>, 'requires' | 'objects'>> {
   const image = new SuspendImage(folder);
   const suspension = await image.read();
   if (suspension === undefined) throw new Error(`there is no memory in ${folder}`);
-  const { deviceModel: model, cpuModel, vmm } = suspension;
+  const { deviceModel, cpuModel, vmm } = suspension;
   const object = async (path: string): Promise<StoredObject> => ({
     id: await idOfFile(path),
     bytes: null,
     sha256: null,
   });
   return {
-    requires: { deviceModel: model, machineType: deviceModel(model).machineType, cpuModel, vmm },
+    requires: { deviceModel, machineType: driver.machineType(deviceModel), cpuModel, vmm },
     objects: { memory: await object(image.memory), state: await object(image.state) },
   };
 }

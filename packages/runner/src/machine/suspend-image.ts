@@ -4,10 +4,10 @@ import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import type { Accelerator } from '../vmm/accelerator.ts';
-import { cpuIdentity, cpuModel, isKnownDeviceModel } from '../vmm/qemu/device-model.ts';
-import type { Hardware, NamedCpu } from '../vmm/qemu/device-model.ts';
+import type { Vmm } from '../vmm/driver.ts';
+import { cpuIdentity } from '../vmm/hardware.ts';
+import type { Hardware, NamedCpu } from '../vmm/hardware.ts';
 import { bootId } from '../vmm/process-identity.ts';
-import type { Vmm, VmmStore } from '../vmm/qemu/vmm-store.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import { hardwareIn, heldSystemPath, holdSystemDisk } from './vm-folder.ts';
 
@@ -88,21 +88,25 @@ export class SuspendImage {
     }
   }
 
-  /**
-   * Marks the image as complete: from here on the VM is paused.
-   * @param hardware of the VM
-   */
+  /** Marks the image as complete: from here on the VM is paused. */
   async complete(
-    facts: Omit<Suspension, 'id' | 'bootId' | 'cpuModel' | 'deviceModel' | 'cpu' | 'system'>,
-    hardware: Hardware,
+    { accelerator, driver, hostCpu, mac }: Platform,
+    {
+      hardware,
+      ...facts
+    }: Pick<Suspension, 'vmm' | 'shape' | 'diskBytes' | 'stateBytes'> & {
+      hardware: Hardware;
+    },
   ): Promise<void> {
     await holdSystemDisk(hardware, this.#folder);
     await this.#mark({
       ...facts,
       id: randomUUID(),
       bootId: bootId(),
-      hostCpu: cpuIdentity(facts.hostCpu, hardware),
-      cpuModel: cpuModel(facts.accelerator, hardware),
+      accelerator,
+      mac,
+      hostCpu: cpuIdentity(hostCpu, hardware),
+      cpuModel: driver.cpuModel(accelerator, hardware),
       deviceModel: hardware.deviceModel,
       ...(hardware.cpu && { cpu: hardware.cpu }),
       system: hardware.system.sha256,
@@ -198,14 +202,12 @@ export class SuspendImage {
    * @throws NotResumableError when the image is gone or damaged; MemoryBlockedError when it is whole, and this host cannot
    *   resume it; any other error when it could not be read, which decides nothing about it
    */
-  async check(
-    platform: Platform,
-    vmms: Pick<VmmStore, 'forState' | 'versions'>,
-  ): Promise<{ suspension: Suspension; vmm: Vmm }> {
+  async check(platform: Platform): Promise<{ suspension: Suspension; vmm: Vmm }> {
+    const { driver } = platform;
     const suspension = await this.read();
     if (suspension === undefined) throw new NotResumableError('it has no suspend image');
     await this.#checkFiles(suspension);
-    if (!isKnownDeviceModel(suspension.deviceModel)) {
+    if (!driver.isKnownDeviceModel(suspension.deviceModel)) {
       throw new MemoryBlockedError(
         `its memory belongs to device model ${suspension.deviceModel}, which this version of Releap does not know`,
       );
@@ -217,14 +219,15 @@ export class SuspendImage {
       [
         ['accelerator', suspension.accelerator, platform.accelerator],
         ['CPU', suspension.hostCpu, cpuIdentity(platform.hostCpu, now)],
-        ['CPU model', suspension.cpuModel, cpuModel(platform.accelerator, now)],
+        ['CPU model', suspension.cpuModel, driver.cpuModel(platform.accelerator, now)],
         ['network address', suspension.mac, platform.mac],
       ] as const
     ).filter(([, then, here]) => then !== here);
-    const vmm = vmms.forState(suspension.vmm);
+    const vmm = driver.vmms.forState(suspension.vmm);
     if (vmm === undefined || differing.length > 0) {
       const list = differing.map(([what, then, here]) => `${what} ${then}, here ${here}`);
-      if (vmm === undefined) list.unshift(`VMM ${suspension.vmm}, here ${vmms.versions.join(' and ')}`);
+      if (vmm === undefined)
+        list.unshift(`VMM ${suspension.vmm}, here ${driver.vmms.versions.join(' and ')}`);
       throw new MemoryBlockedError(
         `its memory was captured on another machine (${list.join('; ')}) and cannot be resumed here`,
       );

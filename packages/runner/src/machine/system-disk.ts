@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { linkOrCopy } from '../disk/disk-chain.ts';
 import { fileSha256 } from '../disk/file-sha256.ts';
 import { syncPath } from '../disk/sync-path.ts';
-import type { SystemDisk } from '../vmm/qemu/device-model.ts';
+import type { SystemDisk } from '../vmm/hardware.ts';
 
 const NAME = /^[0-9a-f]{64}\.squashfs$/;
 

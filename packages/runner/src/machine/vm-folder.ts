@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { linkOrCopy } from '../disk/disk-chain.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import type { GuestSize } from '../template/machine-size.ts';
-import type { Hardware, NamedCpu } from '../vmm/qemu/device-model.ts';
+import type { Hardware, NamedCpu } from '../vmm/hardware.ts';
 import type { ProcessIdentity } from '../vmm/process-identity.ts';
 import type { RunningShare } from './boot-options.ts';
 

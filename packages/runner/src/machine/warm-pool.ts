@@ -3,7 +3,7 @@ import { availableParallelism } from 'node:os';
 import type { Logger } from 'pino';
 import { availableMemory, proportionalMemory } from '../memory/available-memory.ts';
 import { isAlive } from '../vmm/process-identity.ts';
-import type { Vm } from '../vmm/qemu/vm.ts';
+import type { Vm } from '../vmm/driver.ts';
 import { Demand } from './demand.ts';
 
 const MIB = 2 ** 20;

@@ -1,5 +1,5 @@
 import type { MachineSize } from '../template/machine-size.ts';
-import type { Hardware } from '../vmm/qemu/device-model.ts';
+import type { Hardware } from '../vmm/hardware.ts';
 import type { AttachOptions, RunningVm } from './boot-options.ts';
 import type { EmptyVm } from './restoring.ts';
 

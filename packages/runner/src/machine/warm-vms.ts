@@ -1,6 +1,6 @@
 import { awaitAgent } from '../template/agent-hello.ts';
 import type { MachineSize } from '../template/machine-size.ts';
-import type { Hardware } from '../vmm/qemu/device-model.ts';
+import type { Hardware } from '../vmm/hardware.ts';
 import { DEADLINES_MS } from '../vmm/tuning.ts';
 import type { BootOptions, VmSlot } from './boot-options.ts';
 import type { Machines } from './machines.ts';

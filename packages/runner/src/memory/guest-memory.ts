@@ -1,5 +1,5 @@
 import { readFile, stat } from 'node:fs/promises';
-import { DESCRIPTORS } from '../vmm/qemu/vmm-paths.ts';
+import { MEMORY_DESCRIPTOR } from '../vmm/driver.ts';
 
 /** A guest's memory in the address space of a process: its VMM, or a clone of it. */
 export interface GuestMemory {
@@ -25,7 +25,7 @@ export async function findGuestMemory(pid: number, bytes: number): Promise<Guest
 
 /** The memory file that a VMM inherited, whatever its path on the host. */
 export function guestMemoryFile(pid: number): string {
-  return `/proc/${pid}/fd/${DESCRIPTORS.memory}`;
+  return `/proc/${pid}/fd/${MEMORY_DESCRIPTOR}`;
 }
 
 /** The file that the initial content of a guest's memory was copied from. Valid as long as the inode is the same. */

@@ -3,9 +3,8 @@ import type { Assignment } from './assignment.ts';
 import { nowNs } from '../guest/index.ts';
 import type { GuestClient } from '../guest/index.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
-import { checkGuestHasSpace, isBlockedOnSpace } from '../disk/vm-disks.ts';
 import type { LogFile } from '../logs/log-file.ts';
-import { GuestLostError } from '../machine/index.ts';
+import { checkGuestHasSpace, GuestLostError, isBlockedOnSpace } from '../machine/index.ts';
 import type {
   CapturedImage,
   ForkOrigin,

@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import type { SnapshotFacts, SnapshotFolders } from '../machine/index.ts';
 import type { OrphansOfKind, ManagedKind } from '../quarantine/orphans.ts';
 import type { Quarantine } from '../quarantine/quarantine.ts';
+import type { VmmDriver } from '../vmm/driver.ts';
 import type { SnapshotAssignment, SnapshotObservation } from './assignment.ts';
 import type { Sandbox } from './sandbox.ts';
 
@@ -16,6 +17,7 @@ export interface SnapshotKeeperOptions {
   /** Compacts the layers of a new snapshot in the background. */
   compact: (id: string) => Promise<void>;
   find: (vmId: string) => Sandbox | undefined;
+  driver: Pick<VmmDriver, 'nameOf'>;
   report: (observation: SnapshotObservation) => void;
   log: Logger;
 }
@@ -130,14 +132,14 @@ export class SnapshotReconciler implements ManagedKind {
       const found = await folders.load(id);
       if (found !== undefined) {
         this.#compactLater(id);
-        return describe(id, found);
+        return this.#describe(id, found);
       }
       if (assignment.captured === true) throw new Error('the snapshot is no longer on this machine');
       const sandbox = find(vm_id);
       if (sandbox === undefined) throw new Error('its sandbox is not on this machine');
       const facts = await sandbox.snapshot(id, kind, parent_id);
       this.#compactLater(id);
-      return describe(id, facts);
+      return this.#describe(id, facts);
     } catch (error) {
       log.warn({ err: error, snapshot: id, vm: vm_id }, 'a snapshot failed');
       return { status: 'failed', error: error instanceof Error ? error.message : String(error) };
@@ -165,25 +167,20 @@ export class SnapshotReconciler implements ManagedKind {
       }
     }
   }
-}
 
-/** VMM and version, for comparison by control. */
-export function vmmName(version: string): string {
-  return `QEMU ${version}`;
-}
-
-function describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, 'snapshot_id' | 'generation'> {
-  const { memory } = facts;
-  return {
-    status: 'ready',
-    no_changes: facts.noChanges,
-    manifest_name: facts.manifest,
-    disk_bytes: facts.diskBytes,
-    ...(memory && {
-      artifact_ref: id,
-      fc_version: vmmName(memory.vmm),
-      cpu_marker: cpuMarker({ cpu_model: memory.hostCpu, accelerator: memory.accelerator }),
-      mem_bytes: memory.shape.memMib * 1024 * 1024,
-    }),
-  };
+  #describe(id: string, facts: SnapshotFacts): Omit<SnapshotObservation, 'snapshot_id' | 'generation'> {
+    const { memory } = facts;
+    return {
+      status: 'ready',
+      no_changes: facts.noChanges,
+      manifest_name: facts.manifest,
+      disk_bytes: facts.diskBytes,
+      ...(memory && {
+        artifact_ref: id,
+        fc_version: this.#options.driver.nameOf(memory.vmm),
+        cpu_marker: cpuMarker({ cpu_model: memory.hostCpu, accelerator: memory.accelerator }),
+        mem_bytes: memory.shape.memMib * 1024 * 1024,
+      }),
+    };
+  }
 }

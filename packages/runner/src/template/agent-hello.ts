@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import type { Socket } from 'node:net';
-import { connectUnix } from '../vmm/qemu/qmp.ts';
+import { connectUnix } from '../vmm/connect-unix.ts';
 
 /** Marks the start of a HELLO, so that it can be found after a truncated frame of an earlier session. */
 const HELLO_MAGIC = Buffer.from('\xf5releap-guest\x00\x01\xae', 'latin1');

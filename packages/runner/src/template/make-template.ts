@@ -1,17 +1,16 @@
-import { chown, mkdir, open, rm } from 'node:fs/promises';
+import { chown, mkdir, open, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { BootWatch } from '@releap/contract/boot-watch';
 import type { Logger } from 'pino';
 import { run } from '../process/index.ts';
 import { HOSTD } from '../host/hostd.ts';
-import { saveState } from '../vmm/qemu/save-state.ts';
 import { DEADLINES_MS, tuning } from '../vmm/tuning.ts';
-import { Vm } from '../vmm/qemu/vm.ts';
 import { awaitAgent } from './agent-hello.ts';
-import { kernelAppend } from './machine-size.ts';
 import type { Platform, MachineSize } from './machine-size.ts';
 
+/** Files of a template; the others in its folder are those of the boot. */
+const PARTS: ReadonlySet<string> = new Set(['memory', 'state']);
 /** Of its console, in an error message. */
 const CONSOLE_TAIL = 600;
 
@@ -44,7 +43,7 @@ export async function makeTemplate(
   const { boot, settleMs } = tuning(platform.accelerator);
   using watch = new BootWatch(boot);
   const started = performance.now();
-  const vm = await Vm.start({
+  const vm = await platform.driver.start({
     vmm: platform.vmm,
     machine: {
       accelerator: platform.accelerator,
@@ -57,7 +56,7 @@ export async function makeTemplate(
     boot: {
       kernel: platform.kernel.path,
       initramfs: platform.initramfs.path,
-      append: kernelAppend(platform, { sharesFolders: false }),
+      append: platform.driver.kernelAppend({ ...platform, sharesFolders: false }),
     },
     memoryFd: memory.fd,
     dir: folder,
@@ -85,7 +84,9 @@ export async function makeTemplate(
     watch[Symbol.dispose]();
     await sleep(settleMs, undefined, { signal });
     await vm.stop();
-    await saveState(vm, { root: jail, uid: jailUid }, join(folder, 'state'));
+    await using state = await vm.prepareState({ root: jail, uid: jailUid });
+    await state.save();
+    await state.copyTo(join(folder, 'state'));
   } finally {
     await vm.kill();
   }
@@ -93,8 +94,8 @@ export async function makeTemplate(
     deadlineMs: DEADLINES_MS.compact,
     signal,
   });
-  for (const name of ['boot-memory', 'jail', 'qmp', 'agent', 'console', 'vmm.log']) {
-    await rm(join(folder, name), { recursive: true, force: true });
+  for (const name of await readdir(folder)) {
+    if (!PARTS.has(name)) await rm(join(folder, name), { recursive: true, force: true });
   }
   log.info({ ...shape, took_ms: Math.round(performance.now() - started) }, 'template made');
 }

@@ -4,11 +4,9 @@ import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
-import type { NamedCpu } from './qemu/device-model.ts';
 import { tryKvm } from './kvm-trial.ts';
-import type { TrialResult, TrialSteps } from './kvm-trial.ts';
+import type { TrialOptions, TrialResult, TrialSteps } from './kvm-trial.ts';
 import { bootId } from './process-identity.ts';
-import type { Vmm } from './qemu/vmm-store.ts';
 
 /** How guest code is executed: by hardware virtualisation, or by an emulator that is about ten times slower. */
 export type Accelerator = 'kvm' | 'tcg';
@@ -39,20 +37,18 @@ export interface AcceleratorFacts {
   tscKhz: number | undefined;
 }
 
-export interface AcceleratorOptions {
+export interface AcceleratorOptions extends Omit<TrialOptions, 'tryLifeCycle'> {
   choice: AcceleratorChoice;
-  vmm: Vmm;
+  /** The VMM of new machines. */
+  vmm: { version: string };
   kernel: { path: string; sha256: string };
-  initramfs: string;
-  /** Processor of guests under KVM, instead of the host's. */
-  cpu?: NamedCpu | undefined;
   cacheDir: string;
   /** Suspend images and snapshots on this host that were captured under KVM. */
   countKvmImages: () => Promise<number>;
   log: Logger;
   /** Takes a micro-VM through its life cycle under KVM, on a host with these facts. @throws with the step that has failed */
   tryLifeCycle: (facts: AcceleratorFacts, signal: AbortSignal | undefined) => Promise<TrialSteps>;
-  /** Ends a trial, and the waiting for KVM: this rejects with its reason. */
+  /** Also ends the waiting for KVM: this rejects with its reason. */
   signal?: AbortSignal | undefined;
 }
 
@@ -62,12 +58,8 @@ export interface AcceleratorOptions {
  * an hour at most and for that device. A device that cannot be opened is tried again each time.
  *
  * With the choice `kvm` it returns only once a micro-VM has run under KVM.
- * @param boot boots a guest under KVM; instead of a real one, for tests
  */
-export async function findAccelerator(
-  options: AcceleratorOptions,
-  boot?: Parameters<typeof tryKvm>[1],
-): Promise<AcceleratorFacts> {
+export async function findAccelerator(options: AcceleratorOptions): Promise<AcceleratorFacts> {
   const { choice, cacheDir, log, signal } = options;
   const { hostCpu } = await readHostCpu();
   if (choice === 'tcg') return await factsOf('tcg', 'RELEAP_ACCELERATOR=tcg');
@@ -85,7 +77,7 @@ export async function findAccelerator(
     return facts;
   }
   for (;;) {
-    const { accelerator, reason, tried } = await trial(options, boot);
+    const { accelerator, reason, tried } = await trial(options);
     signal?.throwIfAborted();
     const facts = await factsOf(accelerator, reason);
     const now = { bootId: bootId(), at: Date.now() };
@@ -119,13 +111,10 @@ async function factsOf(accelerator: Accelerator, reason: string): Promise<Accele
   return { accelerator, reason, hostCpu: identity, tscKhz };
 }
 
-async function trial(
-  { tryLifeCycle, ...options }: AcceleratorOptions,
-  boot?: Parameters<typeof tryKvm>[1],
-): Promise<TrialResult> {
+async function trial({ tryLifeCycle, ...options }: AcceleratorOptions): Promise<TrialResult> {
   const cycle = async (signal: AbortSignal | undefined): Promise<TrialSteps> =>
     await tryLifeCycle(await factsOf('kvm', 'a trial'), signal);
-  return await tryKvm({ ...options, tryLifeCycle: cycle }, boot);
+  return await tryKvm({ ...options, tryLifeCycle: cycle });
 }
 
 /** What a result is valid for. */
@@ -137,16 +126,10 @@ function keyOf(
   return createHash('sha256').update(JSON.stringify(parts)).digest('hex');
 }
 
-/**
- * Tries KVM once more, on a host that emulates guests. A trial that succeeds is the next start's result.
- * @param boot boots a guest under KVM; instead of a real one, for tests
- */
-export async function tryKvmAgain(
-  options: AcceleratorOptions,
-  boot?: Parameters<typeof tryKvm>[1],
-): Promise<boolean> {
+/** Tries KVM once more, on a host that emulates guests. A trial that succeeds is the next start's result. */
+export async function tryKvmAgain(options: AcceleratorOptions): Promise<boolean> {
   const { cacheDir, signal } = options;
-  const { accelerator, reason, tried } = await trial(options, boot);
+  const { accelerator, reason, tried } = await trial(options);
   if (signal?.aborted === true || accelerator !== 'kvm') return false;
   const { hostCpu } = await readHostCpu();
   const now = { bootId: bootId(), at: Date.now(), device: await deviceIdentity() };

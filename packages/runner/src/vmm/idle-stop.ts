@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs';
 import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { conflict } from '@releap/contract';
-import type { Vm } from './qemu/vm.ts';
+import type { Vm } from './driver.ts';
 
 /**
  * In the folder of a VM that is stopped because it is idle: the next runner must not resume it as one that a capture has left

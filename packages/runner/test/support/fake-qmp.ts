@@ -3,6 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { QemuDisks } from '../../src/vmm/qemu/disks.ts';
 import { QmpClient } from '../../src/vmm/qemu/qmp.ts';
 
 const GREETING = '{"QMP": {"version": {}, "capabilities": []}}\n';
@@ -25,6 +26,7 @@ export class FakeError {
 
 export interface FakeVmm extends AsyncDisposable {
   qmp: QmpClient;
+  disks: QemuDisks;
   /** All commands that it received, in order. */
   commands: FakeCommand[];
 }
@@ -63,6 +65,7 @@ export async function fakeVmm(answers: Answers): Promise<FakeVmm> {
   const qmp = await QmpClient.connect(path);
   return {
     qmp,
+    disks: new QemuDisks(qmp),
     commands,
     async [Symbol.asyncDispose]() {
       qmp.close();

@@ -144,6 +144,7 @@ export class TestRunner {
       quarantine: this.#quarantines.snapshots,
       compact: (id) => opened.machines.compaction.snapshot(id),
       find: (vmId) => this.reconciler.get(vmId),
+      driver: opened.platform.driver,
       report: (observation) => this.snapshotObservations.push(observation),
       log,
     });

@@ -1,9 +1,8 @@
 import { Type } from 'typebox';
 import { Compile } from 'typebox/compile';
-import type { Vm } from './vm.ts';
 import { LAYERS_MAX } from '../../disk/disk-chain.ts';
-import type { DiskChain } from '../../disk/disk-chain.ts';
-import { layerOfNode } from '../../disk/vm-disks.ts';
+import { layerOfNode } from './block-nodes.ts';
+import type { QmpClient } from './qmp.ts';
 
 /** QEMU's name of the device that has the scratch disk (`command-line.ts`). */
 const DEVICE = 'scratch';
@@ -43,7 +42,7 @@ export class BlockGraph {
   }
 
   /** @throws when the answer is not a valid block graph */
-  static async of({ qmp }: Pick<Vm, 'qmp'>): Promise<BlockGraph> {
+  static async of(qmp: Pick<QmpClient, 'execute'>): Promise<BlockGraph> {
     const answer = await qmp.execute('x-debug-query-block-graph');
     if (!Graph.Check(answer))
       throw new Error('the VMM answered x-debug-query-block-graph with something else');
@@ -79,21 +78,9 @@ export class BlockGraph {
 }
 
 /** Name of the top node of the guest's disk. (`query-block` has it too, but reads every layer first.) */
-export async function topNode(vm: Pick<Vm, 'qmp'>): Promise<string> {
-  const node = await vm.qmp.execute('qom-get', { path: `/machine/peripheral/${DEVICE}`, property: 'drive' });
+export async function topNode(qmp: Pick<QmpClient, 'execute'>): Promise<string> {
+  const node = await qmp.execute('qom-get', { path: `/machine/peripheral/${DEVICE}`, property: 'drive' });
   if (typeof node !== 'string' || node === '' || node.length > NAME_MAX)
     throw new Error(`the VMM has no disk ${DEVICE}`);
   return node;
-}
-
-/**
- * The chain as a VMM has it open. The manifest may name one more layer: a capture created it and failed before
- * `blockdev-snapshot`, so the VMM continues to write to the layer below.
- * @throws when the VMM writes to none of the chain's layers
- */
-export async function openedChain(vm: Pick<Vm, 'qmp'>, chain: DiskChain): Promise<DiskChain> {
-  const [graph, top] = await Promise.all([BlockGraph.of(vm), topNode(vm)]);
-  const at = chain.layers.indexOf(graph.layer(top) ?? '');
-  if (at < 0) throw new Error('the VMM does not write to any layer of its disk');
-  return { ...chain, layers: chain.layers.slice(0, at + 1) };
 }

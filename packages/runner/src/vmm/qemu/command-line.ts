@@ -1,34 +1,21 @@
-import type { Accelerator } from '../accelerator.ts';
-import { cpuModel, deviceModel, DISKS } from './device-model.ts';
-import type { DiskName, Hardware } from './device-model.ts';
+import { DISKS, type DiskName } from '../../disk/vm-disks.ts';
+import type { MachineSpec } from '../driver.ts';
 import { TCG_CACHE_MIB } from '../tuning.ts';
+import { cpuModel, deviceModel } from './device-model.ts';
 import { SOCKETS } from './vmm-paths.ts';
 import type { VmmPaths } from './vmm-paths.ts';
 
 /** A block graph as QMP's BlockdevOptions, for `-blockdev` and `blockdev-add`. */
 export type BlockNode = Record<string, unknown>;
 
-export interface MachineOptions {
+export interface MachineOptions extends MachineSpec {
   /** Version of QEMU, e.g. `10.0.2`. */
   vmmVersion: string;
-  accelerator: Accelerator;
-  /** The devices, and the file of the system disk. */
-  hardware: Hardware;
-  /** Value of `-cpu`. */
-  vcpus: number;
-  memMib: number;
-  /**
-   * `shared` (MAP_SHARED) while a template is made: the guest's writes go to the file. `private`: copy-on-write. `own`: memory
-   * without a file, which servers of shared folders map too.
-   */
-  sharing: 'shared' | 'private' | 'own';
   /** Tags of the folders of the host that the guest can mount (virtiofs). They need `own` memory. */
   shares?: readonly string[] | undefined;
-  /** Of the guest's network device. */
-  mac: string;
   /** Command line of a kernel to boot. Without one the VMM waits for an incoming migration (`-incoming defer`). */
   append?: string | undefined;
-  /** Identifies the VMM in process lists and for `Vm.adopt`. */
+  /** Identifies the VMM in process lists and for `QemuVm.adopt`. */
   name: string;
   /** Unprivileged user and group of the VMM. */
   owner: { uid: number; gid: number };
@@ -98,7 +85,7 @@ export function option(value: string): string {
  * the same for a boot and a restore, and the guest's hardware follows from the version of the device model alone.
  *
  * A machine starts with placeholder disks. Real disks are attached once the VMM is in its jail, so that no file that a
- * guest could have written is opened with privileges (attach-disks.ts).
+ * guest could have written is opened with privileges (disks.ts).
  *
  * `microvm` with ACPI has no PCI and only the firmware tables that virtio-mmio needs: a state has 90 KB instead of 600,
  * and a hostile guest can reach a tenth of the emulated hardware.

@@ -1,31 +1,5 @@
 import type { Accelerator } from '../accelerator.ts';
-
-/** Disks of a sandbox, which are attached after the state was loaded; vda, vdb and vdc in the guest. */
-export const DISKS = ['root', 'scratch', 'docker'] as const;
-export type DiskName = (typeof DISKS)[number];
-
-/** The read-only file system of Releap that a machine was booted with. The guest's memory refers to its content. */
-export interface SystemDisk {
-  path: string;
-  sha256: string;
-}
-
-/** The devices that the guest's kernel found when it booted. Saved memory can only be resumed with the same ones. */
-export interface Hardware {
-  /** Version of the device model. */
-  deviceModel: number;
-  system: SystemDisk;
-  /** Absent for the processor of the host, and under emulation. */
-  cpu?: NamedCpu | undefined;
-}
-
-/** A processor of QEMU's list that guests see under KVM, whichever the host's is (`RELEAP_CPU_MODEL`). */
-export interface NamedCpu {
-  /** Its name, with a version. */
-  model: string;
-  /** What guests see of it and of the host. Equal on hosts that can resume each other's memory. */
-  identity: string;
-}
+import type { Hardware } from '../hardware.ts';
 
 /**
  * The virtual hardware of a machine. A saved state can only be loaded into the model that it was saved with, so a released
@@ -131,11 +105,6 @@ export function cpuModel(
   const value = deviceModel(version).cpu[accelerator];
   if (accelerator === 'tcg' || cpu === undefined) return value;
   return value.replace(HOST_CPU, `${cpu.model},${NAMED_CPU}`);
-}
-
-/** The processor that a machine's guest sees. @param hostCpu identity of the host's */
-export function cpuIdentity(hostCpu: string, { cpu }: Pick<Hardware, 'cpu'>): string {
-  return cpu?.identity ?? hostCpu;
 }
 
 /** Whether memory that was saved with that model can be resumed. */

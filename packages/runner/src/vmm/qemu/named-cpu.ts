@@ -1,15 +1,13 @@
 /** A processor of QEMU's list that guests see instead of the host's, so that what was saved on one host of a fleet runs on another. */
 import { readFile } from 'node:fs/promises';
+import type { Logger } from 'pino';
 import { run } from '../../process/index.ts';
 import type { Accelerator } from '../accelerator.ts';
-import { SWITCHED_OFF } from './device-model.ts';
-import type { NamedCpu } from './device-model.ts';
+import type { Vmm } from '../driver.ts';
+import type { NamedCpu } from '../hardware.ts';
 import { DEADLINES_MS } from '../tuning.ts';
+import { SWITCHED_OFF } from './device-model.ts';
 import { vmmCommand } from './vmm-store.ts';
-import type { Vmm } from './vmm-store.ts';
-
-/** `RELEAP_CPU_MODEL` for the processor of the host. */
-export const HOST_CPU_MODEL = 'host';
 
 /** An entry of QMP's `query-cpu-definitions`. */
 interface CpuDefinition {
@@ -74,4 +72,14 @@ export async function namedCpu(name: string): Promise<NamedCpu> {
   const vendor = /^vendor_id\s*: (.*)$/m.exec(text)?.[1] ?? '';
   const bits = /^address sizes\s*: (\d+) bits physical/m.exec(text)?.[1] ?? '';
   return { model: name, identity: [name, vendor, bits].join('/') };
+}
+
+/** A named processor that guests of this host can have under KVM. @throws Error for operators when they cannot */
+export async function checkedCpu(vmm: Vmm, name: string, log: Logger): Promise<NamedCpu> {
+  // Where KVM does not work guests are emulated, or the trial is repeated until it does.
+  const definitions = await cpuDefinitions(vmm, 'kvm').catch((error: unknown) => {
+    log.info({ err: error }, 'the CPU models that KVM has here are not known');
+  });
+  if (definitions !== undefined) checkCpuModel(name, definitions);
+  return await namedCpu(name);
 }

@@ -4,9 +4,9 @@
  * The VMM is less trusted than the runner: its input is bounded, and every command has a deadline, so that a VMM that hangs
  * or was taken over by its guest causes one error and never blocks the runner.
  */
-import { createConnection } from 'node:net';
 import type { Socket } from 'node:net';
 import { IntakeBudget } from '../../budget/intake-budget.ts';
+import { connectUnix } from '../connect-unix.ts';
 import { DEADLINES_MS } from '../tuning.ts';
 
 /** Longest accepted line, in bytes. Valid responses have at most a few kilobytes. */
@@ -259,40 +259,5 @@ export class QmpClient {
     const listeners = [...this.#closeListeners];
     this.#closeListeners.clear();
     for (const listener of listeners) listener(error);
-  }
-}
-
-/**
- * Connects to a unix socket that its owner may not have created yet. Retries each millisecond, as every create waits for
- * this.
- */
-export async function connectUnix(
-  path: string,
-  options: { deadlineMs?: number; alive?: () => boolean; signal?: AbortSignal } = {},
-): Promise<Socket> {
-  const deadlineMs = options.deadlineMs ?? DEADLINES_MS.qmpQuery;
-  const deadline = performance.now() + deadlineMs;
-  for (;;) {
-    options.signal?.throwIfAborted();
-    try {
-      return await new Promise<Socket>((resolve, reject) => {
-        const socket = createConnection({ path });
-        socket.once('error', reject);
-        socket.once('connect', () => {
-          socket.off('error', reject);
-          resolve(socket);
-        });
-      });
-    } catch (error) {
-      const code = (error as NodeJS.ErrnoException).code;
-      if (code !== 'ENOENT' && code !== 'ECONNREFUSED' && code !== 'EAGAIN') throw error;
-      if (options.alive !== undefined && !options.alive()) {
-        throw new QmpError('Closed', `the process behind ${path} ended before it listened`);
-      }
-      if (performance.now() >= deadline) {
-        throw new QmpError('Timeout', `nothing listened on ${path} within ${deadlineMs} ms (${code})`);
-      }
-      await new Promise((resolve) => setTimeout(resolve, 1));
-    }
   }
 }

@@ -2,27 +2,27 @@ import { chown, open, rm } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
 import { DEADLINES_MS } from '../tuning.ts';
-import type { Vm } from './vm.ts';
+import type { DeviceState, Jail } from '../driver.ts';
+import type { QmpClient } from './qmp.ts';
 
 /** The device state of our machine is 0.1 MB. */
 const STATE_MAX_BYTES = 64 * 1024 * 1024;
 const NAME = 'state';
 
 /**
- * The file that a VMM saves its device state to. The guest must be paused for `save` and may be resumed right after it, also
- * after an error. The slower steps come before and after the pause.
+ * The file that a VMM saves its device state to. The slower steps come before and after the pause of the guest.
  *
  * QEMU's `xen-save-devices-state` is the only command that saves the devices without the memory for any memory backend; it
  * does not depend on Xen. A migration with `x-ignore-shared` omits only memory that is mapped shared, and takes a thread
  * and some round trips more.
  */
-export class StateFile implements AsyncDisposable {
-  readonly #vm: Vm;
+export class StateFile implements DeviceState {
+  readonly #qmp: Pick<QmpClient, 'execute'>;
   readonly #path: string;
   readonly #file: FileHandle;
 
-  private constructor(vm: Vm, path: string, file: FileHandle) {
-    this.#vm = vm;
+  private constructor(qmp: Pick<QmpClient, 'execute'>, path: string, file: FileHandle) {
+    this.#qmp = qmp;
     this.#path = path;
     this.#file = file;
   }
@@ -31,23 +31,22 @@ export class StateFile implements AsyncDisposable {
    * @param jail of the VMM. The VMM writes to a file in its jail, which is then copied: a VMM that continues to run must not
    *   have access to the saved state
    */
-  static async prepare(vm: Vm, jail: { root: string; uid: number }): Promise<StateFile> {
+  static async prepare(qmp: Pick<QmpClient, 'execute'>, jail: Jail): Promise<StateFile> {
     const path = join(jail.root, NAME);
     await rm(path, { force: true });
     const file = await open(path, 'wx+', 0o600);
     await chown(path, jail.uid, jail.uid);
-    return new StateFile(vm, path, file);
+    return new StateFile(qmp, path, file);
   }
 
   async save(): Promise<void> {
-    await this.#vm.qmp.execute(
+    await this.#qmp.execute(
       'xen-save-devices-state',
       { filename: `/${NAME}`, live: false },
       { deadlineMs: DEADLINES_MS.saveState },
     );
   }
 
-  /** Copies the saved state to `target`, which must not exist. @returns its size in bytes */
   async copyTo(target: string): Promise<number> {
     const { size } = await this.#file.stat();
     if (size === 0 || size > STATE_MAX_BYTES) throw new Error(`the device state has ${size} bytes`);
@@ -67,15 +66,4 @@ export class StateFile implements AsyncDisposable {
     await this.#file.close();
     await rm(this.#path, { force: true });
   }
-}
-
-/** All steps at once, for a guest whose pause may take longer. @returns bytes written to `target` */
-export async function saveState(
-  vm: Vm,
-  jail: { root: string; uid: number },
-  target: string,
-): Promise<number> {
-  await using state = await StateFile.prepare(vm, jail);
-  await state.save();
-  return await state.copyTo(target);
 }

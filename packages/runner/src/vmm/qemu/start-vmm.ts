@@ -2,44 +2,17 @@ import type { ChildProcess } from 'node:child_process';
 import { open, readFile } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Logger } from 'pino';
-import { commandLine } from './command-line.ts';
-import type { MachineOptions } from './command-line.ts';
-import { launchVmm } from '../jail.ts';
-import type { LaunchOptions } from '../jail.ts';
-import { JAILED } from './vmm-paths.ts';
+import type { StartOptions } from '../driver.ts';
+import { JAILED_VMM, launchVmm } from '../jail.ts';
 import { identifyProcess } from '../process-identity.ts';
 import type { ProcessIdentity } from '../process-identity.ts';
-import type { Vmm } from './vmm-store.ts';
+import { commandLine } from './command-line.ts';
+import { DESCRIPTORS, INHERITED, JAILED, shareDescriptor, SOCKETS } from './vmm-paths.ts';
+import { vmmCommand } from './vmm-store.ts';
 
 const OUTPUT_TAIL_BYTES = 2_000;
 /** sockaddr_un(7): 108 bytes with the terminator. */
 const SOCKET_PATH_MAX = 107;
-
-export interface StartVmOptions {
-  vmm: Vmm;
-  machine: Omit<MachineOptions, 'vmmVersion' | 'append' | 'name' | 'owner' | 'paths' | 'shares'>;
-  /** Kernel to boot. Without one the VMM waits for a saved state. */
-  boot?: { kernel: string; initramfs: string; append: string };
-  /** Open file of the guest's memory; writable when it is mapped shared. None if the VMM makes it (`sharing: 'own'`). */
-  memoryFd?: number;
-  /** Open file of the saved state. */
-  stateFd?: number;
-  /** Folders of the host that the guest can mount: tags, and the sockets of their servers. */
-  shares?: readonly { tag: string; socket: string }[] | undefined;
-  /** An existing folder that only root can access, for sockets and the VMM's output. */
-  dir: string;
-  /** Root folder of the VMM, below `dir`, and its user and group. */
-  jail: { root: string; uid: number; gid: number };
-  netns: string;
-  tap: string;
-  cgroupProcs: string[];
-  fileMaxMib: number;
-  onConsole?: ((chunk: Buffer) => void) | undefined;
-  /** Ends the wait for the VMM's QMP connection; the VMM is then killed. */
-  signal?: AbortSignal | undefined;
-  log: Logger;
-}
 
 /** A VMM that was just started, and may still fail. */
 export interface StartedVmm {
@@ -50,37 +23,49 @@ export interface StartedVmm {
 }
 
 /** Opens the files of a VMM and starts it. @throws when no process could be started */
-export async function startVmm(options: StartVmOptions): Promise<StartedVmm> {
-  const { vmm, machine, boot, dir, jail } = options;
+export async function startVmm(options: StartOptions): Promise<StartedVmm> {
+  const { vmm, machine, boot, dir, jail, shares = [] } = options;
   checkSocketPath(dir);
   await using files = new OpenFiles();
-  const system = machine.hardware.system;
+  const args = commandLine({
+    ...machine,
+    vmmVersion: vmm.version,
+    shares: shares.map(({ tag }) => tag),
+    append: boot?.append,
+    name: dir,
+    owner: jail,
+    paths: JAILED,
+  });
+  const command = vmmCommand(JAILED_VMM);
+  const inherited: Partial<Record<(typeof INHERITED)[number], number | undefined>> = {
+    memory: options.memoryFd,
+    state: options.stateFd,
+    system: await files.open(machine.hardware.system.path, 'r'),
+    ...(boot && (await files.openBoth(boot))),
+  };
   const child = launchVmm({
+    command: { ...command, args: [...command.args, ...args] },
     vmmFolder: vmm.folder,
-    args: commandLine({
-      ...machine,
-      vmmVersion: vmm.version,
-      shares: options.shares?.map(({ tag }) => tag),
-      append: boot?.append,
-      name: dir,
-      owner: jail,
-      paths: JAILED,
-    }),
     withKvm: machine.accelerator === 'kvm',
     root: jail.root,
-    socketDir: dir,
     netns: options.netns,
-    tap: options.tap,
     cgroupProcs: options.cgroupProcs,
     fileMaxMib: options.fileMaxMib,
     outputFd: await files.open(join(dir, 'vmm.log'), 'a'),
-    shares: options.shares?.map(({ socket }) => socket) ?? [],
-    files: {
-      ...(options.memoryFd !== undefined && { memory: options.memoryFd }),
-      ...(options.stateFd !== undefined && { state: options.stateFd }),
-      system: await files.open(system.path, 'r'),
-      ...(boot && (await files.openBoth(boot))),
-    } satisfies LaunchOptions['files'],
+    files: INHERITED.map((name) => inherited[name]),
+    opened: [
+      { as: 'tap', what: options.tap, descriptor: DESCRIPTORS.tap },
+      ...SOCKETS.map((name) => ({
+        as: 'listen' as const,
+        what: join(dir, name),
+        descriptor: DESCRIPTORS[name],
+      })),
+      ...shares.map(({ socket }, index) => ({
+        as: 'connect' as const,
+        what: socket,
+        descriptor: shareDescriptor(index),
+      })),
+    ],
   });
   const fate: StartedVmm['fate'] = {};
   child.once('exit', (code, signal) => {

@@ -2,14 +2,19 @@ import { readFile } from 'node:fs/promises';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
-import { option } from './command-line.ts';
-import { EnospcMonitor } from './enospc-monitor.ts';
+import { connectUnix } from '../connect-unix.ts';
+import { StateRefusedError } from '../driver.ts';
+import type { AdoptOptions, DeviceState, Jail, StartOptions, Vm } from '../driver.ts';
 import { isAlive, killProcess } from '../process-identity.ts';
 import type { ProcessIdentity } from '../process-identity.ts';
-import { connectUnix, QmpClient } from './qmp.ts';
-import { lastOutput, startVmm } from './start-vmm.ts';
-import type { StartVmOptions } from './start-vmm.ts';
 import { DEADLINES_MS } from '../tuning.ts';
+import { option } from './command-line.ts';
+import { QemuDisks } from './disks.ts';
+import { EnospcMonitor } from './enospc-monitor.ts';
+import { QmpClient } from './qmp.ts';
+import { StateFile } from './save-state.ts';
+import { lastOutput, startVmm } from './start-vmm.ts';
+import { DESCRIPTORS } from './vmm-paths.ts';
 
 /** Interval of checks whether the process is alive, in addition to the end of its QMP connection. */
 const WATCH_INTERVAL_MS = 2_000;
@@ -34,10 +39,11 @@ const TRANSIENT_STATES: ReadonlySet<unknown> = new Set([
   'restore-vm',
 ]);
 
-/** A running VMM process with its QMP connection. The process outlives this object, unless it is killed. */
-export class Vm {
+/** A running QEMU with its QMP connection. */
+export class QemuVm implements Vm {
   readonly identity: ProcessIdentity;
   readonly qmp: QmpClient;
+  readonly disks: QemuDisks;
   #dir: string;
   readonly #exitListeners = new Set<(reason: string) => void>();
   readonly #log: Logger;
@@ -60,6 +66,7 @@ export class Vm {
   private constructor(identity: ProcessIdentity, qmp: QmpClient, dir: string, log: Logger) {
     this.identity = identity;
     this.qmp = qmp;
+    this.disks = new QemuDisks(qmp);
     this.#dir = dir;
     this.#log = log;
     const tell = (line: string): void => this.#onConsole?.(Buffer.from(`\n[releap] ${line}\n`));
@@ -75,27 +82,20 @@ export class Vm {
     this.#watch.unref();
   }
 
-  /** Folder of its sockets and its output. */
   get dir(): string {
     return this.#dir;
   }
 
-  /** Its folder was renamed. */
   movedTo(dir: string): this {
     this.#dir = dir;
     return this;
   }
 
-  /** Unix socket of the guest agent's port. */
   get agentSocketPath(): string {
     return join(this.dir, 'agent');
   }
 
-  /**
-   * Starts a VMM and waits for its QMP connection. The guest boots (`boot`), or the VMM waits for a saved state.
-   * @throws Error with the VMM's last output when it does not start; its process has ended then
-   */
-  static async start(options: StartVmOptions): Promise<Vm> {
+  static async start(options: StartOptions): Promise<QemuVm> {
     const { dir, log } = options;
     const { child, identity, fate } = await startVmm(options);
     try {
@@ -104,7 +104,7 @@ export class Vm {
         alive: () => fate.ended === undefined,
         ...(options.signal && { signal: options.signal }),
       });
-      const vm = new Vm(identity, qmp, dir, log);
+      const vm = new QemuVm(identity, qmp, dir, log);
       vm.#isOwnChild = true;
       child.once('exit', () => {
         vm.#ended = fate.ended;
@@ -128,18 +128,7 @@ export class Vm {
     }
   }
 
-  /**
-   * Adopts a VMM that an earlier process started.
-   * @throws when exactly that process has ended or does not respond
-   */
-  static async adopt(options: {
-    identity: ProcessIdentity;
-    dir: string;
-    /** Folder that its command line names; another one if the folder was renamed since. */
-    startedIn: string;
-    onConsole?: ((chunk: Buffer) => void) | undefined;
-    log: Logger;
-  }): Promise<Vm> {
+  static async adopt(options: AdoptOptions): Promise<QemuVm> {
     const { identity, dir, startedIn, log } = options;
     if (!isAlive(identity)) throw new Error(`the VMM (process ${identity.pid}) has ended`);
     const command = await readFile(`/proc/${identity.pid}/cmdline`, 'latin1');
@@ -149,7 +138,7 @@ export class Vm {
       deadlineMs: DEADLINES_MS.vmmAdopt,
       alive: () => isAlive(identity),
     });
-    const vm = new Vm(identity, qmp, dir, log);
+    const vm = new QemuVm(identity, qmp, dir, log);
     try {
       vm.#onConsole = options.onConsole;
       await vm.#connectConsole();
@@ -164,12 +153,10 @@ export class Vm {
     return this.#exitReason !== undefined;
   }
 
-  /** How the guest has shut its machine down, as text for users; undefined if it has not. */
   get guestEnd(): string | undefined {
     return this.#guestEnd;
   }
 
-  /** Resolves when the VMM has ended by itself. @throws when it has not within `deadlineMs` */
   async ended(deadlineMs: number): Promise<void> {
     await new Promise<void>((resolve, reject) => {
       const timer = setTimeout(
@@ -183,33 +170,40 @@ export class Vm {
     });
   }
 
-  /** Calls back once, with a reason for users, when the VMM has ended; not after `detach` or `kill`. */
   onExit(listener: (reason: string) => void): void {
     if (this.#exitReason === undefined) this.#exitListeners.add(listener);
     else listener(this.#exitReason);
   }
 
-  /** Calls back whenever a guest that was blocked on ENOSPC runs again. Its clock was stopped meanwhile. */
   onUnblocked(listener: () => void): void {
     this.#onUnblocked = listener;
   }
 
-  /**
-   * Loads a saved device state from an inherited descriptor; the guest's memory is mapped already. The guest is paused
-   * afterwards.
-   */
-  async loadState(fd: number, deadlineMs: number): Promise<void> {
+  async loadState(): Promise<void> {
+    try {
+      await this.#loadState();
+    } catch (error) {
+      const said = await lastOutput(this.#dir);
+      // The end of a VMM that was killed meanwhile proves nothing about the state.
+      const Failure = said.includes('load of migration failed') ? StateRefusedError : Error;
+      throw new Failure(`the VM could not be restored: ${said || (error as Error).message}`, {
+        cause: error,
+      });
+    }
+  }
+
+  async #loadState(): Promise<void> {
     const { qmp } = this;
     const arrived = qmp.waitEvent(
       ({ event, data }) =>
         event === 'MIGRATION' && (data['status'] === 'completed' || data['status'] === 'failed'),
-      deadlineMs,
+      DEADLINES_MS.loadState,
     );
     arrived.catch(() => undefined);
     await Promise.all([
       qmp.execute('migrate-set-capabilities', { capabilities: STATE_CAPABILITIES }),
       qmp.execute('migrate-set-parameters', { 'announce-rounds': 0 }),
-      qmp.execute('migrate-incoming', { uri: `fd:${fd}` }),
+      qmp.execute('migrate-incoming', { uri: `fd:${DESCRIPTORS.state}` }),
     ]);
     const { data } = await arrived;
     if (data['status'] === 'completed') return;
@@ -218,7 +212,10 @@ export class Vm {
     throw new Error('the VMM could not load the saved state');
   }
 
-  /** Sets the listener for the guest's console output. */
+  async prepareState(jail: Jail): Promise<DeviceState> {
+    return await StateFile.prepare(this.qmp, jail);
+  }
+
   setConsole(listener: ((chunk: Buffer) => void) | undefined): void {
     this.#onConsole = listener;
   }
@@ -229,12 +226,10 @@ export class Vm {
     await this.qmp.execute('stop');
   }
 
-  /** Whether this object has stopped the guest, or is about to. */
   get isStopped(): boolean {
     return this.#stopped;
   }
 
-  /** Whether the guest's processors run. */
   async isRunning(): Promise<boolean> {
     const answer = (await this.qmp.execute('query-status')) as { running?: unknown };
     return answer.running === true;
@@ -267,13 +262,11 @@ export class Vm {
     await this.fail(`the micro-VM stopped by itself (${String(status).slice(0, 40)})`);
   }
 
-  /** Kills a VMM whose guest lacks something that it had. Its disk is intact: this counts as a shut-down by the guest. */
   async endGuest(reason: string): Promise<void> {
     this.#guestEnd ??= reason;
     await this.fail(reason);
   }
 
-  /** Kills a VMM whose guest cannot continue. Its end is reported with this reason. */
   async fail(reason: string): Promise<void> {
     this.#failure = reason;
     await killProcess(this.identity, DEADLINES_MS.vmmKill).catch((error: unknown) =>
@@ -281,25 +274,19 @@ export class Vm {
     );
   }
 
-  /** Pauses the guest while the host's disk is short of space. It is resumed automatically. */
   async pauseForSpace(isShort: () => boolean): Promise<void> {
     if (!this.#stopped) await this.#enospc.pause(isShort);
   }
 
-  /** Whether the guest cannot respond because it is blocked on ENOSPC. */
   get waitsForSpace(): boolean {
     return this.#enospc.waits;
   }
 
-  /** Whether the guest is blocked on ENOSPC, asked from the VMM. It is resumed automatically when there is space. */
   async isBlockedOnSpace(): Promise<boolean> {
     return await this.#enospc.look();
   }
 
-  /**
-   * Asks the VMM to quit, which closes its disks cleanly, and kills it if it does not. A qcow2 image that was not closed has
-   * its dirty bit set, and the next open checks all of its metadata.
-   */
+  /** A qcow2 image that was not closed has its dirty bit set, and the next open checks all of its metadata. */
   async quit(): Promise<void> {
     this.#exitListeners.clear();
     // The VMM may exit before it responds.
@@ -315,13 +302,11 @@ export class Vm {
     await this.kill();
   }
 
-  /** Kills the VMM, and resolves when the process has ended. */
   async kill(): Promise<void> {
     this.detach();
     await killProcess(this.identity, DEADLINES_MS.vmmKill);
   }
 
-  /** Closes the connections; the VMM continues to run. */
   detach(): void {
     this.#detached = true;
     clearInterval(this.#watch);

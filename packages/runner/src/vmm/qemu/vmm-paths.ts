@@ -1,3 +1,6 @@
+import { MEMORY_DESCRIPTOR } from '../driver.ts';
+import { JAILED_ROOT } from '../jail.ts';
+
 /** Names of a VMM's sockets: QMP, the guest agent's port, and the guest's console. */
 export const SOCKETS = ['qmp', 'agent', 'console'] as const;
 export type SocketName = (typeof SOCKETS)[number];
@@ -23,7 +26,7 @@ export interface VmmPaths {
  * file system. It opens the files again as /dev/fd/N: QEMU accepts no descriptor for memory.
  */
 export const DESCRIPTORS = {
-  memory: 3,
+  memory: MEMORY_DESCRIPTOR,
   state: 4,
   system: 5,
   kernel: 6,
@@ -33,6 +36,9 @@ export const DESCRIPTORS = {
   agent: 10,
   console: 11,
 } as const;
+
+/** Files of the runner, in the order of their descriptors. */
+export const INHERITED = ['memory', 'state', 'system', 'kernel', 'initramfs'] as const;
 
 /** The first descriptor of those that are connected to servers of shared folders. */
 const FIRST_SHARE = 12;
@@ -54,8 +60,5 @@ export const JAILED: VmmPaths = {
   sockets: { qmp: received('qmp'), agent: received('agent'), console: received('console') },
   tap: received('tap'),
   share: (index) => `fd=${shareDescriptor(index)}`,
-  root: '/vm',
+  root: JAILED_ROOT,
 };
-
-/** The VMM's own folder in that root. */
-export const JAILED_VMM = '/vmm';

@@ -2,21 +2,8 @@ import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { linkOrCopy } from '../../disk/disk-chain.ts';
-
-/** A QEMU with its libraries and firmware, as set-up unpacks it (setup/qemu.mjs). */
-export interface Vmm {
-  /** QEMU's version, e.g. `10.0.2`. */
-  version: string;
-  /** Absolute path. */
-  folder: string;
-}
-
-/** A program to execute, with the first arguments and the environment that it needs. */
-export interface VmmCommand {
-  program: string;
-  args: string[];
-  env: Record<string, string>;
-}
+import type { Vmm, VmmVersions } from '../driver.ts';
+import type { Command } from '../jail.ts';
 
 const PROGRAM = 'qemu-system-x86_64';
 const LOADER = 'ld-linux-x86-64.so.2';
@@ -32,7 +19,7 @@ const RECORDS_DEPTH = 4;
  * build as the C library. There is no shell, so that QEMU gets exactly what the jail sets (ignored signals, limits).
  * @param folder path in the mount namespace of the process that executes the command
  */
-export function vmmCommand(folder: string): VmmCommand {
+export function vmmCommand(folder: string): Command {
   const [lib, program] = [join(folder, 'lib'), join(folder, 'bin', PROGRAM)];
   return {
     program: join(lib, LOADER),
@@ -50,7 +37,7 @@ export function vmmCommand(folder: string): VmmCommand {
   };
 }
 
-/** Reads version and package of a VMM's folder. */
+/** Reads version and package of a folder with a QEMU, its libraries and its firmware, as set-up unpacks it (setup/qemu.mjs). */
 async function readVmm(folder: string): Promise<(Vmm & { package: string }) | undefined> {
   const text = async (name: string): Promise<string> =>
     await readFile(join(folder, name), 'utf8').then(
@@ -70,7 +57,7 @@ export async function unpackedVmm(buildDir: string): Promise<Vmm | undefined> {
  * The VMMs of one service. New VMs run with the newest one. Saved memory is resumed with the VMM that saved it, which stays
  * in the folder while something needs it, whatever is installed or upgraded meanwhile.
  */
-export class VmmStore {
+export class VmmStore implements VmmVersions {
   readonly newest: Vmm;
   readonly #present: ReadonlyMap<string, Vmm>;
 
