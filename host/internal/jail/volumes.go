@@ -114,13 +114,16 @@ func attachLoop(image *os.File) (*os.File, error) {
 	}
 }
 
+// loaders have a name of their own on each architecture, ld.so(8).
+var loaders = map[string]string{"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}
+
 // probeShare starts the virtiofsd of a folder, which only prints its version, as Share does for a sandbox.
 func probeShare(program string) error {
 	folder, err := openBeneath(probeMount, "data")
 	if err != nil {
 		return fmt.Errorf("XFS (kernel module xfs): %w", err)
 	}
-	loader := "/" + programDir + "/lib/ld-linux-x86-64.so.2"
+	loader := "/" + programDir + "/lib/" + loaders[runtime.GOARCH]
 	library := "/" + programDir + "/lib"
 	command := []string{loader, "--inhibit-cache", "--library-path", library, "/" + programDir + "/bin/virtiofsd", "--version"}
 	var output bytes.Buffer

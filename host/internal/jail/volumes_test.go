@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func virtiofsd(t *testing.T, mode os.FileMode) string {
 	if err := os.Mkdir(filepath.Join(folder, "lib"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "lib/ld-linux-x86-64.so.2"), content, mode); err != nil {
+	if err := os.WriteFile(filepath.Join(folder, "lib", loaders[runtime.GOARCH]), content, mode); err != nil {
 		t.Fatal(err)
 	}
 	return folder

@@ -14,7 +14,6 @@ import (
 )
 
 const (
-	pageBytes  = 4096
 	chunkBytes = 1 << 20
 	// Of one order: a path and a verb.
 	orderMaxBytes = 8192
@@ -22,6 +21,8 @@ const (
 	sealDeadline  = 30 * time.Second
 	sealPause     = 20 * time.Millisecond
 )
+
+var pageBytes = os.Getpagesize()
 
 // Serve creates a memfd of the given size, prints "<descriptor>\n" and keeps it open until standard input ends. The parent opens
 // it as /proc/PID/fd/DESCRIPTOR.
@@ -33,7 +34,7 @@ func Serve(args []string) error {
 		return errors.New("usage: hostd memfd BYTES")
 	}
 	bytes, err := strconv.ParseInt(args[0], 10, 64)
-	if err != nil || bytes <= 0 || bytes%pageBytes != 0 {
+	if err != nil || bytes <= 0 || bytes%int64(pageBytes) != 0 {
 		return fmt.Errorf("BYTES must be a positive multiple of %d, not %q", pageBytes, args[0])
 	}
 	fd, err := unix.MemfdCreate("releap-memory", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)

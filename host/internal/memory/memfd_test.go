@@ -16,7 +16,7 @@ func TestSealWaitsForWhatStillUsesThePages(t *testing.T) {
 	}
 	memory := os.NewFile(uintptr(fd), "memfd")
 	defer memory.Close()
-	if err := memory.Truncate(pageBytes); err != nil {
+	if err := memory.Truncate(int64(pageBytes)); err != nil {
 		t.Fatal(err)
 	}
 	// Sealing is refused with the same EBUSY while a mapping can be written.

@@ -65,7 +65,7 @@ func resetMarks(pid int) error {
 
 // canMark tries it with a page of this process: a kernel that cannot accepts the request, too.
 func canMark() bool {
-	page, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	page, err := unix.Mmap(-1, 0, int(pageBytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return false
 	}

@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	pageBytes = 4096
 	// Limits of a batch of pages, which fits a processor's cache until it is written.
 	batchBytes = 256 * 1024
 	batchParts = 64
@@ -23,10 +22,13 @@ const (
 	parallelBytes   = 8 << 20
 	nicenessPrecopy = 10
 	scanRegions     = 4096
-	nearBytes       = 16 * pageBytes
+	nearPages       = 16
 	// Scanned in one call, which takes half a millisecond: changes of the process's mappings wait for it.
 	scanBytes = 16 << 20
 )
+
+// pageBytes is the unit of what is tracked and copied.
+var pageBytes = uintptr(os.Getpagesize())
 
 // windowBytes of the memory are scanned and then copied, before the next ones.
 var windowBytes uintptr = 256 << 20
@@ -235,7 +237,7 @@ func (c *preCopier) eachWindow(find func(from, end uintptr) ([]region, error)) (
 func joinNear(regions []region) []region {
 	var joined []region
 	for _, one := range regions {
-		if last := len(joined) - 1; last >= 0 && one.start-joined[last].end <= nearBytes {
+		if last := len(joined) - 1; last >= 0 && one.start-joined[last].end <= nearPages*pageBytes {
 			joined[last].end = one.end
 		} else {
 			joined = append(joined, one)

@@ -42,12 +42,12 @@ func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
 			}
 		}
 		say("one")
-		copied("all", pageBytes, copier.copyAll, "one")
+		copied("all", int64(pageBytes), copier.copyAll, "one")
 		copied("nothing", 0, copier.copyRest, "one")
 		say("two")
 		say("three")
-		copied("what was written, counted", pageBytes, copier.countRest, "one")
-		copied("what was written", pageBytes, copier.copyRest, "three")
+		copied("what was written, counted", int64(pageBytes), copier.countRest, "one")
+		copied("what was written", int64(pageBytes), copier.copyRest, "three")
 		copied("nothing again", 0, copier.copyRest, "three")
 		copier.pagemap.Close()
 		copier.target.Close()
@@ -75,7 +75,7 @@ func TestCopiesAllOfAStoppedProcessThatIsNotTracked(t *testing.T) {
 			t.Errorf("%s: %d bytes (%v)", order, copied, err)
 		}
 	}
-	for content, expected := range map[string]int64{"two": pageBytes, "fill": targetBytes} {
+	for content, expected := range map[string]int64{"two": int64(pageBytes), "fill": targetBytes} {
 		say(content)
 		if copied, err := copier.follow(untracked, "last"); copied < expected || err != nil {
 			t.Errorf("%d bytes instead of %d (%v)", copied, expected, err)
@@ -105,7 +105,7 @@ func TestCopiesMarkedPagesOfAStoppedProcess(t *testing.T) {
 	for _, step := range []struct {
 		order, content string
 		copied         int64
-	}{{"all", "fill", targetBytes}, {"last", "fill", 0}, {"rest", "two", 0}, {"last", "two", pageBytes}, {"last", "two", pageBytes}} {
+	}{{"all", "fill", targetBytes}, {"last", "fill", 0}, {"rest", "two", 0}, {"last", "two", int64(pageBytes)}, {"last", "two", int64(pageBytes)}} {
 		if step.order == "rest" {
 			say("two")
 		}
