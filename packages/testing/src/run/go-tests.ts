@@ -7,7 +7,7 @@ import type { Failure, Results } from './results.ts';
 const OUTPUT_MAX = 4_000;
 /** Of the tests of a package, which are done in half a minute by a machine that does nothing else. */
 const TIMEOUT = '15m';
-/** A program that says what a module uses of the library that is newer than its `go` directive. */
+/** A program that says what a module uses of the library that its oldest version of Go does not have; nothing if there is none. */
 const LIBRARY_CHECK = path.join(import.meta.dirname, '../../go-library');
 
 interface GoEvent {
@@ -65,21 +65,27 @@ export async function goTests(
     counts.failed++;
     failures.push({ where: '', name: 'go test', error: new Error(`ended with ${code}`) });
   }
-  const newer = await newerLibrary(go, folder, env);
-  if (newer === '') counts.passed++;
-  else {
-    counts.failed++;
-    failures.push({ where: '', name: 'only the library of the oldest Go', error: new Error(newer) });
+  const checks = {
+    'only the library of the oldest Go': await complaint(go, ['run', '.', folder], LIBRARY_CHECK, env),
+    // Nothing here runs on it.
+    'compiles for arm64': await complaint(go, ['vet', './...'], folder, { ...env, GOARCH: 'arm64' }),
+  };
+  for (const [name, found] of Object.entries(checks)) {
+    if (found === '') counts.passed++;
+    else {
+      counts.failed++;
+      failures.push({ where: '', name, error: new Error(found) });
+    }
   }
   results.add(counts, failures);
   results.durations.set(`${module} (go test)`, performance.now() - started);
   process.stdout.write(`\n${module} (go test): ${counts.passed} passed, ${counts.failed} failed\n`);
 }
 
-/** What a module uses of the library that its oldest version of Go does not have; empty for nothing. */
-async function newerLibrary(go: string, folder: string, env: NodeJS.ProcessEnv): Promise<string> {
+/** What a check prints that fails; empty for one that passes. */
+async function complaint(go: string, args: string[], cwd: string, env: NodeJS.ProcessEnv): Promise<string> {
   return await new Promise((resolve) => {
-    execFile(go, ['run', '.', folder], { cwd: LIBRARY_CHECK, env }, (error, stdout, stderr) => {
+    execFile(go, args, { cwd, env }, (error, stdout, stderr) => {
       resolve(error === null ? '' : (stdout.trim() || stderr.trim() || error.message).slice(0, OUTPUT_MAX));
     });
   });
