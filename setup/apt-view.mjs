@@ -5,6 +5,7 @@
  */
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { ARCHITECTURE } from './architecture.mjs';
 import { run, say, SetupError } from './command.mjs';
 
 const ENV = { LC_ALL: 'C.UTF-8' };
@@ -69,7 +70,7 @@ async function machineSuites(codename) {
 
 async function debianView(folder, preferred, sources) {
   const lines = sources.map(
-    ({ uri, release }) => `deb [arch=amd64 signed-by=${KEYRING}] ${uri} ${release} main\n`,
+    ({ uri, release }) => `deb [arch=${ARCHITECTURE.name} signed-by=${KEYRING}] ${uri} ${release} main\n`,
   );
   const list = path.join(folder, 'sources.list');
   await mkdir(path.join(folder, 'lists/partial'), { recursive: true });

@@ -8,10 +8,11 @@
 import { existsSync } from 'node:fs';
 import { chmod, copyFile, mkdir } from 'node:fs/promises';
 import path from 'node:path';
+import { ARCHITECTURE } from './architecture.mjs';
 import { run, SetupError } from './command.mjs';
 
-const LIBRARY_FOLDERS = ['usr/lib/x86_64-linux-gnu', 'lib/x86_64-linux-gnu'];
-const LOADER = 'ld-linux-x86-64.so.2';
+const LIBRARY_FOLDERS = ['usr/lib', 'lib'].map((folder) => path.join(folder, ARCHITECTURE.libraries));
+const LOADER = ARCHITECTURE.loader;
 
 /** Where libraries may be below a root. @param {string} root absolute. @returns {string[]} */
 export function libraryFolders(root) {

@@ -6,6 +6,7 @@
  *
  * @typedef {{ name: string, why: string, command?: string, file?: string, service?: string }} DebianPackage
  */
+import { ARCHITECTURE } from './architecture.mjs';
 
 /** @type {DebianPackage[]} */
 export const PACKAGES = [
@@ -100,7 +101,7 @@ export const GO_PACKAGE = { name: 'golang-go', command: 'go', why: 'builds the g
 
 /** @type {KernelSource} Debian 12 and 13 */
 export const DEBIAN_KERNEL = {
-  meta: 'linux-image-cloud-amd64',
+  meta: ARCHITECTURE.kernelPackage,
   image: /Depends: (linux-image-\S+)/,
   others: () => [],
 };

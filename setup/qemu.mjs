@@ -10,12 +10,12 @@ import { copyFile, mkdir, readdir, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { backportsView, debianCodename, machineView } from './apt-view.mjs';
 import { candidateVersion, refreshLists } from './apt.mjs';
+import { ARCHITECTURE } from './architecture.mjs';
 import { run, SetupError } from './command.mjs';
 import { libraryFolders, packProgram } from './linked-program.mjs';
 import { ensureUnpacked } from './unpacked.mjs';
 
-const NAME = 'qemu-system-x86_64';
-const PACKAGE = 'qemu-system-x86';
+const { vmm: NAME, vmmPackage: PACKAGE } = ARCHITECTURE;
 /** From here on a file of memory can be mapped privately without being opened for writing. */
 const OLDEST = [8, 2];
 /** Firmware that our machines may load. Of two folders with a file of one name, QEMU uses the first. */

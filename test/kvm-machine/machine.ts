@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { type FileLock, lockFile } from '@releap/runner/file-lock';
 import { REPO } from '@releap/testing/service';
-import { readHostCpu } from '../../packages/runner/src/vmm/accelerator.ts';
+import { readHostCpu } from '../../packages/runner/src/vmm/host-cpu.ts';
 import { unpackedVmm, vmmCommand } from '../../packages/runner/src/vmm/qemu/vmm-store.ts';
 
 /** Its disk stays from run to run. */

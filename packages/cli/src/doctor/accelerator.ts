@@ -1,7 +1,8 @@
 /** Whether guests run on the processor itself or are emulated. Only a guest that boots proves the former. */
 import { accessSync, constants, existsSync, readFileSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { BootWatch, KVM_BOOT, PRINTS_EARLY } from '@releap/contract/boot-watch';
+import { architectureOf } from '@releap/contract/architecture';
+import { BootWatch, KVM_BOOT } from '@releap/contract/boot-watch';
 import type { Check } from './check.ts';
 import { runTool } from './tool.ts';
 import { vmmFolder } from './tools.ts';
@@ -120,9 +121,10 @@ async function bootTrialGuest(
   let seen = 0;
   // The VMM runs with the loader and the libraries that it was unpacked with.
   const lib = join(vmm, 'lib');
-  const program = ['--inhibit-cache', '--library-path', lib, join(vmm, 'bin/qemu-system-x86_64')];
+  const names = architectureOf(process.arch);
+  const program = ['--inhibit-cache', '--library-path', lib, join(vmm, 'bin', names.vmm)];
   const { output } = await runTool(
-    join(lib, 'ld-linux-x86-64.so.2'),
+    join(lib, names.loader),
     [
       ...program,
       '-L',
@@ -131,7 +133,7 @@ async function bootTrialGuest(
       '-kernel',
       kernel,
       '-append',
-      `${PRINTS_EARLY} panic=-1 nokaslr`,
+      `${names.earlyConsole} panic=-1 nokaslr`,
     ],
     {
       timeoutMs: KVM_BOOT.total,

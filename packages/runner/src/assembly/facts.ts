@@ -2,6 +2,7 @@
 import { statfs } from 'node:fs/promises';
 import { cpus, totalmem } from 'node:os';
 import type { RunnerFacts } from '@releap/contract';
+import { ARCHITECTURE } from '../host/architecture.ts';
 import { memoryOfAll } from '../cgroup/cgroup-files.ts';
 import { runToExit } from '../process/index.ts';
 import type { Logger } from 'pino';
@@ -30,7 +31,7 @@ export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
   const { platform } = machines.templates;
   const { driver } = platform;
   return {
-    arch: 'amd64',
+    arch: ARCHITECTURE.name,
     cores: capacity?.cores ?? cpus().length,
     mem_mib: capacity?.memMib ?? memoryOfAll(totalmem() / 2 ** 20),
     disk_mib: capacity?.diskMib ?? (await diskMib(folder, log)),

@@ -3,6 +3,7 @@
  * grew from. Everything here is untrusted; only what is listed below is taken, after its shape was checked.
  */
 import { isImageDigest } from '@releap/contract';
+import { ARCHITECTURE } from '../host/architecture.ts';
 import { ImageError, show } from './image-error.ts';
 import { DOCKER_LABEL, type ImageConfig } from './image-config.ts';
 import type { ImageLimits } from './image-limits.ts';
@@ -32,7 +33,7 @@ export interface CheckedConfig {
 }
 
 /** What our guests are. */
-export const PLATFORM = { os: 'linux', architecture: 'amd64' } as const;
+export const PLATFORM = { os: 'linux', architecture: ARCHITECTURE.name } as const;
 
 const OCI = 'application/vnd.oci.image.';
 const DOCKER = 'application/vnd.docker.';

@@ -4,6 +4,8 @@ import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import { readHostCpu } from './host-cpu.ts';
+import type { HostCpu } from './host-cpu.ts';
 import { tryKvm } from './kvm-trial.ts';
 import type { TrialOptions, TrialResult, TrialSteps } from './kvm-trial.ts';
 import { bootId } from './process-identity.ts';
@@ -30,7 +32,7 @@ export interface AcceleratorFacts {
   /** For logs and reports: what was tried, with which result. */
   reason: string;
   /**
-   * Model of the host's processor, from /proc/cpuinfo. Under KVM it ends with a digest of what else guests see of the host:
+   * Model of the host's processor. Under KVM it ends with a digest of what else guests see of the host:
    * processor flags, microcode, kernel and parameters of KVM.
    */
   hostCpu: string;
@@ -106,8 +108,8 @@ export async function findAccelerator(options: AcceleratorOptions): Promise<Acce
 }
 
 async function factsOf(accelerator: Accelerator, reason: string): Promise<AcceleratorFacts> {
-  const { hostCpu, tscKhz } = await readHostCpu();
-  const identity = accelerator === 'kvm' ? `${hostCpu}/kvm-${await kvmIdentity()}` : hostCpu;
+  const { hostCpu, details, tscKhz } = await readHostCpu();
+  const identity = accelerator === 'kvm' ? `${hostCpu}/kvm-${await kvmIdentity(details)}` : hostCpu;
   return { accelerator, reason, hostCpu: identity, tscKhz };
 }
 
@@ -191,9 +193,7 @@ export function isBelieved(
 }
 
 /** Digest of what a guest under KVM sees of the host besides the processor's model. */
-async function kvmIdentity(): Promise<string> {
-  const text = await readFile('/proc/cpuinfo', 'utf8');
-  const lines = ['flags', 'microcode'].map((name) => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1]);
+async function kvmIdentity(details: HostCpu['details']): Promise<string> {
   const parameters: string[] = [];
   for (const name of ['kvm', 'kvm_intel', 'kvm_amd']) {
     const folder = `/sys/module/${name}/parameters`;
@@ -204,17 +204,6 @@ async function kvmIdentity(): Promise<string> {
       parameters.push(`${name}.${parameter}=${value.trim()}`);
     }
   }
-  const identity = JSON.stringify([release(), ...lines, ...parameters]);
+  const identity = JSON.stringify([release(), ...details, ...parameters]);
   return createHash('sha256').update(identity).digest('hex').slice(0, 12);
-}
-
-export async function readHostCpu(): Promise<{ hostCpu: string; tscKhz: number | undefined }> {
-  const text = await readFile('/proc/cpuinfo', 'utf8');
-  const value = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(text)?.[1] ?? '';
-  const hostCpu = [value('model name'), value('cpu family'), value('model'), value('stepping')].join('/');
-  // Where the kernel knows the frequency of the time-stamp counter, "bogomips" is derived from it (two ticks a loop).
-  // "cpu MHz" changes with power management.
-  const bogomips = Number(value('bogomips'));
-  const known = / constant_tsc( |$)/.test(value('flags')) && bogomips > 200 && bogomips < 40_000;
-  return { hostCpu, tscKhz: known ? Math.round(bogomips * 500) : undefined };
 }

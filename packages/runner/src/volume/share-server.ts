@@ -3,6 +3,7 @@ import { spawn } from 'node:child_process';
 import type { ChildProcess } from 'node:child_process';
 import { open, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { ARCHITECTURE } from '../host/architecture.ts';
 import { HOSTD } from '../host/hostd.ts';
 import { setOomScore } from '../vmm/jail.ts';
 import { identifyProcess, killProcess, type ProcessIdentity } from '../vmm/process-identity.ts';
@@ -116,7 +117,7 @@ function shareArguments({ share, program, socket, firstId, cgroupProcs }: ShareS
  */
 function command(): string[] {
   const lib = join(PROGRAM, 'lib');
-  const loader = [join(lib, 'ld-linux-x86-64.so.2'), '--inhibit-cache', '--library-path', lib];
+  const loader = [join(lib, ARCHITECTURE.loader), '--inhibit-cache', '--library-path', lib];
   const place = [
     '--fd',
     String(SOCKET_FD),

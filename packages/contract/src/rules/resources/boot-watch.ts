@@ -17,9 +17,6 @@ export interface BootPatience {
  */
 export const KVM_BOOT: BootPatience = { first: 30_000, silence: 90_000, total: 300_000 };
 
-/** What a kernel needs on its command line to print from its start. Not `quiet` either. */
-export const PRINTS_EARLY = 'console=ttyS0 earlyprintk=ttyS0';
-
 const CONSOLE_MAX_CHARS = 64 * 1024;
 
 export class BootWatch implements Disposable {

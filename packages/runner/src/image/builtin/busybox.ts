@@ -5,6 +5,7 @@
 import { closeSync, openSync, readSync, statSync } from 'node:fs';
 import { chmod, open, readFile, readdir, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { ARCHITECTURE } from '../../host/architecture.ts';
 import { ImageError, show } from '../image-error.ts';
 import { runTool, toolEnv } from '../image-tool.ts';
 import { readTar } from '../tar-read.ts';
@@ -95,7 +96,9 @@ const SYSTEM: readonly LayerItem[] = [
 async function findPackage(packagesDir: string | undefined): Promise<string | undefined> {
   if (packagesDir === undefined) return undefined;
   const names = await readdir(packagesDir).catch(() => []);
-  const found = names.filter((name) => name.startsWith(`${PACKAGE}_`) && name.endsWith('_amd64.deb')).sort();
+  const found = names
+    .filter((name) => name.startsWith(`${PACKAGE}_`) && name.endsWith(`_${ARCHITECTURE.name}.deb`))
+    .sort();
   const last = found.at(-1);
   return last === undefined ? undefined : path.join(packagesDir, last);
 }

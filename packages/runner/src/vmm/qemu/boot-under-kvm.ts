@@ -1,5 +1,5 @@
 import { access, constants } from 'node:fs/promises';
-import { BootWatch, PRINTS_EARLY } from '@releap/contract/boot-watch';
+import { BootWatch } from '@releap/contract/boot-watch';
 import { killGroup, startProcess, toolEnvironment } from '../../process/index.ts';
 import type { Vmm } from '../driver.ts';
 import type { BootResult, TrialBoot } from '../kvm-trial.ts';
@@ -23,14 +23,14 @@ export async function bootUnderKvm(
       tried: false,
     };
   }
-  const { machine } = deviceModel(DEVICE_MODEL);
+  const { architecture, machine } = deviceModel(DEVICE_MODEL);
   const model = cpuModel('kvm', { deviceModel: DEVICE_MODEL, cpu });
   const args = ['-nodefaults', '-no-user-config', '-nographic', '-no-reboot'];
   args.push('-accel', 'kvm', '-cpu', model, '-machine', machine.kvm, '-smp', '2');
   args.push('-m', '256M', '-object', 'memory-backend-ram,id=ram,size=256M');
   args.push('-serial', 'stdio', '-device', 'virtio-serial-device', '-chardev', 'null,id=agent');
   args.push('-device', 'virtserialport,chardev=agent,name=releap.agent');
-  args.push('-kernel', kernel.path, '-initrd', initramfs, '-append', `${PRINTS_EARLY} panic=-1`);
+  args.push('-kernel', kernel.path, '-initrd', initramfs, '-append', `${architecture.earlyConsole} panic=-1`);
   const command = vmmCommand(vmm.folder);
   const child = startProcess(command.program, [...command.args, ...args], {
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -1,3 +1,5 @@
+import { architectureOf } from '@releap/contract/architecture';
+import type { Architecture } from '@releap/contract/architecture';
 import type { Accelerator } from '../accelerator.ts';
 import type { Hardware } from '../hardware.ts';
 
@@ -6,8 +8,10 @@ import type { Hardware } from '../hardware.ts';
  * entry never changes: a change is a new entry, and the old one stays while memory saved with it may be resumed.
  */
 export interface DeviceModel {
+  /** Of host and guest. */
+  architecture: Architecture;
   /** Machine type, without its options. */
-  machineType: string;
+  machineType: 'microvm';
   /** Value of `-machine`, by what executes the guest. */
   machine: Readonly<Record<Accelerator, string>>;
   /** Value of `-cpu`, likewise. */
@@ -57,8 +61,10 @@ const NAMED_CPU = 'enforce=on,tsc-deadline=on';
 
 /** The device model that templates are made with. */
 export const DEVICE_MODEL = 6;
+const NEWEST: Readonly<Partial<Record<Architecture['name'], number>>> = { amd64: DEVICE_MODEL };
 
 const WITH_SYSTEM_DISK = {
+  architecture: architectureOf('x64'),
   machineType: 'microvm',
   systemDisk: 'vdd',
   spareDisks: 2,
@@ -108,6 +114,16 @@ export function cpuModel(
 }
 
 /** Whether memory that was saved with that model can be resumed. */
-export function isKnownDeviceModel(version: number): boolean {
-  return DEVICE_MODELS[version] !== undefined;
+export function isKnownDeviceModel(version: number, { name }: Architecture): boolean {
+  return DEVICE_MODELS[version]?.architecture.name === name;
+}
+
+/** The device model that templates of a host are made with. @throws Error for operators where there is none */
+export function newestDeviceModel({ name }: Architecture): number {
+  const newest = NEWEST[name];
+  if (newest === undefined)
+    throw new Error(
+      `this version of Releap has no device model for ${name}: sandboxes run on ${Object.keys(NEWEST).join(' and ')}`,
+    );
+  return newest;
 }

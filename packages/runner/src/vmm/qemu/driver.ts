@@ -1,17 +1,21 @@
+import { ARCHITECTURE } from '../../host/architecture.ts';
 import type { VmmDriver, VmmVersions } from '../driver.ts';
 import { bootUnderKvm } from './boot-under-kvm.ts';
-import { cpuModel, DEVICE_MODEL, deviceModel, isKnownDeviceModel } from './device-model.ts';
+import { cpuModel, deviceModel, isKnownDeviceModel, newestDeviceModel } from './device-model.ts';
 import { kernelAppend } from './kernel-append.ts';
 import { checkedCpu } from './named-cpu.ts';
 import { QemuVm } from './vm.ts';
 
-/** @param vmms builds of QEMU; `VmmStore.open` finds those of a service */
-export function qemuDriver(vmms: VmmVersions): VmmDriver {
+/**
+ * @param vmms builds of QEMU; `VmmStore.open` finds those of a service
+ * @throws Error for operators when sandboxes cannot run on this architecture
+ */
+export function qemuDriver(vmms: VmmVersions, architecture = ARCHITECTURE): VmmDriver {
   return {
     vmms,
     nameOf: (version) => `QEMU ${version}`,
-    deviceModel: DEVICE_MODEL,
-    isKnownDeviceModel,
+    deviceModel: newestDeviceModel(architecture),
+    isKnownDeviceModel: (version) => isKnownDeviceModel(version, architecture),
     machineType: (version) => deviceModel(version).machineType,
     cpuModel,
     kernelAppend,

@@ -1,4 +1,3 @@
-import { PRINTS_EARLY } from '@releap/contract/boot-watch';
 import type { GuestBoot } from '../driver.ts';
 import { deviceModel } from './device-model.ts';
 
@@ -26,15 +25,16 @@ const EMULATED_TIMER_HZ = 62_500_000;
  * and looking for serial ports that do not exist costs exits to the VMM.
  */
 export function kernelAppend(guest: GuestBoot): string {
+  const { architecture, systemDisk } = deviceModel(guest.hardware.deviceModel);
   const { sharesFolders, verbose = !sharesFolders, tscKhz } = guest;
   const emulated = guest.accelerator === 'tcg';
   const parts = [
-    verbose ? PRINTS_EARLY : 'console=ttyS0 quiet',
+    verbose ? architecture.earlyConsole : `${architecture.console} quiet`,
     `init_on_alloc=${emulated && sharesFolders ? 1 : 0}`,
     'panic=-1',
     'reboot=t',
     `releap.net=${guest.guestNet}`,
-    `releap.system=${deviceModel(guest.hardware.deviceModel).systemDisk}`,
+    `releap.system=${systemDisk}`,
   ];
   if (emulated) {
     parts.push('mitigations=off');

@@ -104,7 +104,7 @@ export async function lastOutput(dir: string): Promise<string> {
     .slice(-OUTPUT_TAIL_BYTES)
     .split('\n')
     .filter((line) => line.trim() !== '' && !line.includes('warning:'))
-    .map((line) => line.replace(/^qemu-system-x86_64: /, ''))
+    .map((line) => line.replace(/^qemu-system-\w+: /, ''))
     .join('; ');
 }
 

@@ -1,12 +1,12 @@
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Architecture } from '@releap/contract/architecture';
 import type { Logger } from 'pino';
+import { ARCHITECTURE } from '../../host/architecture.ts';
 import { linkOrCopy } from '../../disk/disk-chain.ts';
 import type { Vmm, VmmVersions } from '../driver.ts';
 import type { Command } from '../jail.ts';
 
-const PROGRAM = 'qemu-system-x86_64';
-const LOADER = 'ld-linux-x86-64.so.2';
 const VERSION = /^\d+\.\d+\.\d+$/;
 /** Files that name a VMM version: the record of a VM that may run, and of a suspend image. */
 const RECORDS: ReadonlySet<string> = new Set(['vm.json', 'paused.json']);
@@ -19,20 +19,11 @@ const RECORDS_DEPTH = 4;
  * build as the C library. There is no shell, so that QEMU gets exactly what the jail sets (ignored signals, limits).
  * @param folder path in the mount namespace of the process that executes the command
  */
-export function vmmCommand(folder: string): Command {
-  const [lib, program] = [join(folder, 'lib'), join(folder, 'bin', PROGRAM)];
+export function vmmCommand(folder: string, { vmm, loader }: Architecture = ARCHITECTURE): Command {
+  const [lib, program] = [join(folder, 'lib'), join(folder, 'bin', vmm)];
   return {
-    program: join(lib, LOADER),
-    args: [
-      '--inhibit-cache',
-      '--library-path',
-      lib,
-      '--argv0',
-      PROGRAM,
-      program,
-      '-L',
-      join(folder, 'firmware'),
-    ],
+    program: join(lib, loader),
+    args: ['--inhibit-cache', '--library-path', lib, '--argv0', vmm, program, '-L', join(folder, 'firmware')],
     env: { QEMU_MODULE_DIR: join(folder, 'modules') },
   };
 }
