@@ -88,6 +88,13 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const programs = join(folder, 'programs');
   await mkdir(folder, { recursive: true, mode: 0o700 });
 
+  /** Of a start that fails, nothing stays that no sandbox of an earlier run needs. */
+  await using opened = new AsyncDisposableStack();
+  const whenFailed = (close: () => Promise<unknown>): void =>
+    opened.defer(async () => {
+      await close().catch((err: unknown) => log.warn({ err }, 'the start failed, and has left something'));
+    });
+
   // The way to control. Nothing is sent before the link is started.
   const id = await runnerId(join(folder, 'id'));
   const identity = await ControlIdentity.open({
@@ -111,31 +118,38 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const admission = new Admission();
   const addresses = new AddressStreams(options.previewUid);
   // Beside it a trial of KVM may take its time.
-  const openedNetwork = openNetwork({ options, folder, logsFolder, secrets, admission, addresses });
+  const openingNetwork = openNetwork({ options, folder, logsFolder, secrets, admission, addresses });
+  whenFailed(async () => {
+    const network = await openingNetwork.catch(() => undefined);
+    if ((await network?.abandon()) === true)
+      log.warn('the start failed, and sandboxes of an earlier run continue');
+  });
+  const openingMachines = openMachines({
+    home,
+    folder: join(folder, 'vms'),
+    cacheDir,
+    buildDir,
+    ...guest,
+    guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
+    templateUid: TEMPLATE_UID,
+    accelerator: options.accelerator,
+    cpuModel: options.cpuModel,
+    diskLimit: options.diskLimit,
+    signal: options.signal,
+    defaultShape: DEFAULT_MACHINE_SIZE,
+    log: log.child({ part: 'vmm' }),
+  });
+  whenFailed(async () => {
+    const found = await openingMachines.catch(() => undefined);
+    await found?.kvmWatch?.close();
+    await found?.cgroups.abandon();
+  });
   const [{ machines, cgroups, facts: accelerator, platform, kvmWatch }, network, volumeProbe] =
     await Promise.all([
-      openMachines({
-        home,
-        folder: join(folder, 'vms'),
-        cacheDir,
-        buildDir,
-        ...guest,
-        guestNetwork: { mac: GUEST.mac, address: `${GUEST.ip}/${GUEST.prefix},${GUEST.gatewayIp}` },
-        templateUid: TEMPLATE_UID,
-        accelerator: options.accelerator,
-        cpuModel: options.cpuModel,
-        diskLimit: options.diskLimit,
-        signal: options.signal,
-        defaultShape: DEFAULT_MACHINE_SIZE,
-        log: log.child({ part: 'vmm' }),
-      }),
-      openedNetwork,
+      openingMachines,
+      openingNetwork,
       VolumeProbe.open(buildDir, log.child({ part: 'volume' })),
-    ]).catch(async (error: unknown) => {
-      const network = await openedNetwork.catch(() => undefined);
-      if ((await network?.abandon()) !== true) throw error;
-      throw new Error('the start failed, and sandboxes of an earlier run continue', { cause: error });
-    });
+    ]);
   const quarantineFolder = join(folder, 'quarantine');
   const quarantine = (kind: string, source: string): Quarantine =>
     new Quarantine({
@@ -168,6 +182,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     store,
     quarantine: quarantines.volume,
   });
+  whenFailed(() => volumeGroups.abandon());
   const meter = new UsageMeter({
     folder: join(folder, 'usage'),
     reader: new CounterReader(cgroups),
@@ -247,6 +262,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
 
   /** What was started; it is closed in the reverse order. */
   const started = new AsyncDisposableStack();
+  whenFailed(() => started.disposeAsync());
   let ready = false;
   let warmed = Promise.resolve();
   const isLive = (vmId: string): boolean => reconciler.get(vmId)?.live !== undefined;
@@ -386,6 +402,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await cgroups.close();
     await volumeGroups.close();
   };
+  opened.move();
   return {
     facts,
     linked: linked.promise,

@@ -122,6 +122,7 @@ describe('cgroups where systemd runs', { skip }, () => {
     await tree.close();
     const none = CgroupTree.open(home, { ...OF_TREE, ioMax: [line.replace(/^\d+:\d+/, '4095:1')] });
     await assert.rejects(none, /disk 4095:1 .* cannot be limited/);
+    assert.equal(systemctl('show', '--property=ActiveState', '--value', unit), 'inactive');
   });
 
   it('outlive their own unit, and stay where they are until none is left', async () => {

@@ -12,6 +12,11 @@ export function homeTag(home: string): string {
   return createHash('sha256').update(home).digest('hex').slice(0, 8);
 }
 
+/** What the names of its trees of cgroups have in them: of micro-VMs, and of other processes. */
+export function cgroupTags(home: string): string[] {
+  return [home, ...['helpers', 'volumes'].map((kind) => join(home, kind))].map(homeTag);
+}
+
 /**
  * Everything on this machine that the Releap service with this home has: processes, network namespaces,
  * interfaces, nftables tables, mounts, loop devices and cgroups. Kernel names carry a digest of the home.
@@ -26,8 +31,7 @@ export async function leftovers(home: string): Promise<string[]> {
     routing(home),
     lines('losetup', ['-a'], 'loop device', home),
     lines('cat', ['/proc/self/mounts'], 'mount', home),
-    // Of micro-VMs, of the helpers of the network, and of volumes.
-    ...[tag, homeTag(join(home, 'helpers')), homeTag(join(home, 'volumes'))].map((one) =>
+    ...cgroupTags(home).map((one) =>
       lines('find', ['/sys/fs/cgroup', '-type', 'd', '-name', 'releap*'], 'cgroup', one),
     ),
   ]);

@@ -26,8 +26,10 @@ export interface VolumeParts {
 /** @returns the copies, and the control groups of the processes that work on them */
 export async function openVolumes(parts: VolumeParts): Promise<{ copies: VolumeCopies; groups: CgroupTree }> {
   const { options, folder, runnerId, programs, store, quarantine } = parts;
+  await using opened = new AsyncDisposableStack();
   // Apart from those of the VMs, all of which a reconciliation ends that no record names.
   const groups = await CgroupTree.open(join(options.home, 'volumes'), voltreeLimits());
+  opened.defer(() => groups.abandon());
   for (const left of await groups.list()) await groups.destroy(left);
   const pinned = async (): Promise<string> => await pinnedProgram(VOLTREE, programs);
   // At the first start of the service, set-up makes it later, with all that volumes need.
@@ -42,5 +44,6 @@ export async function openVolumes(parts: VolumeParts): Promise<{ copies: VolumeC
     commitEveryMs: options.volumeCommitMs,
     log: options.log.child({ part: 'volume' }),
   });
+  opened.move();
   return { copies, groups };
 }

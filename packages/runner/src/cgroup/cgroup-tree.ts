@@ -63,13 +63,21 @@ export class CgroupTree {
     const name = CgroupTree.nameOf(home);
     const place = await placeTree(layout, name, `Releap: control groups of ${home}`, limits);
     const tree = new CgroupTree(layout, place, limits.ioMax ?? []);
-    if (place.unit === undefined)
-      await tree.#write('', treeFiles(layout.version, limits)).catch((error: NodeJS.ErrnoException) => {
-        // Version 1 refuses a limit below what VMs of an earlier run use. The next start sets it.
-        if (layout.version === 2 || error.code !== 'EBUSY') throw error;
-      });
-    await tree.#tryIoMax();
+    try {
+      if (place.unit === undefined) await tree.#limit(limits);
+      await tree.#tryIoMax();
+    } catch (error) {
+      await tree.abandon();
+      throw error;
+    }
     return tree;
+  }
+
+  async #limit(limits: TreeLimits): Promise<void> {
+    await this.#write('', treeFiles(this.layout.version, limits)).catch((error: NodeJS.ErrnoException) => {
+      // Version 1 refuses a limit below what VMs of an earlier run use. The next start sets it.
+      if (this.layout.version === 2 || error.code !== 'EBUSY') throw error;
+    });
   }
 
   /** Writes the limits of a disk as they are by default, as the kernel may have none, or not for this disk. */
@@ -229,6 +237,11 @@ export class CgroupTree {
       }
     }
     return [...names];
+  }
+
+  /** The start of the service has failed: as `close`, unless cgroups of an earlier run are left. */
+  async abandon(): Promise<void> {
+    if ((await this.list()).length === 0) await this.close();
   }
 
   /** Removes the service's own folders, once all in them are gone. */

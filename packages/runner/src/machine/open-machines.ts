@@ -92,10 +92,13 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     placeSystemDisk(options.systemDisk, systemFolder),
   ]);
   await removeUnusedSystemDisks(systemFolder, system);
+  await using opened = new AsyncDisposableStack();
   const cgroups = await CgroupTree.open(options.home, {
     ...limitsOfMachine(),
     ioMax: await ioMaxLines(options.diskLimit ?? {}, [folder, cacheDir]),
   });
+  // Those of an earlier run's sandboxes stay.
+  opened.defer(() => cgroups.abandon());
   const localCopies = await LocalCopies.open(join(folder, 'local'), cacheDir);
   if (localCopies.isNeeded) {
     log.warn({ cache: cacheDir, folder }, 'the cache lies on another file system: each image is copied once');
@@ -165,17 +168,14 @@ export async function openMachines(options: OpenMachinesOptions): Promise<{
     log,
     signal: options.signal,
   };
-  const facts = await findAccelerator(trial).catch(async (error: unknown) => {
-    // Those of an earlier run's sandboxes stay.
-    await cgroups.close().catch(() => undefined);
-    throw error;
-  });
+  const facts = await findAccelerator(trial);
   const platform = platformOf(facts);
   const machines = machinesOn(platform, { folder: options.folder, snapshots: join(folder, 'snapshots') });
   const isUndecided = trial.choice === 'auto' && facts.accelerator === 'tcg';
   const kvmWatch = isUndecided
     ? new KvmWatch({ tryKvm: (signal) => tryKvmAgain({ ...trial, signal }), log })
     : undefined;
+  opened.move();
   return { machines, cgroups, facts, platform, kvmWatch };
 }
 

@@ -54,7 +54,8 @@ export class Network {
 
   /**
    * Brings the network up, or takes over what an earlier run left: its slots with their holders, their policies and
-   * what was pinned for them. Rejects when a tool is missing or no block of addresses is free.
+   * what was pinned for them. Rejects when a tool is missing or no block of addresses is free; then nothing stays that no sandbox of
+   * an earlier run needs.
    */
   static async open(options: NetworkOptions): Promise<Network> {
     const { log, dir } = options;
@@ -64,7 +65,8 @@ export class Network {
     const hostd = new HostdService(log);
     opened.defer(() => hostd.close());
     const plan = await openPlan(options, store, hostd);
-    await enableForwarding(options.runDir ?? DEFAULT_RUN_DIR);
+    const runDir = options.runDir ?? DEFAULT_RUN_DIR;
+    await enableForwarding(runDir);
     await raiseBridge(plan);
     await raisePolicyRouting(plan);
 
@@ -77,7 +79,19 @@ export class Network {
       ...(options.withholdMs !== undefined && { withholdMs: options.withholdMs }),
       log,
     });
-    opened.defer(() => pool.detach());
+    const unlessUsed = async (remove: () => Promise<unknown>): Promise<void> => {
+      if (pool.isUnused) await remove();
+    };
+    let removeFirewall = (): Promise<void> => Promise.resolve();
+    opened.defer(() =>
+      unlessUsed(async () => {
+        await removeFirewall();
+        await removePolicyRouting(plan);
+        await removeBridge(plan);
+        await restoreForwarding(runDir);
+      }),
+    );
+    opened.defer(() => (pool.isUnused ? pool.close() : pool.detach()));
     const policies = new Map<number, SlotPolicy>();
     const openable = cidrs(options.tenantPrivateNetworks ?? []);
     for (const holder of pool.holders()) {
@@ -89,14 +103,15 @@ export class Network {
     const loaded = Promise.withResolvers<HostFirewall>();
     loaded.promise.catch(() => undefined);
     const uid = netdUid(plan);
-    const runDir = options.runDir ?? DEFAULT_RUN_DIR;
     const interceptFolder = join(runDir, `intercept-${plan.tag}`);
     const interceptSocket = join(interceptFolder, 'guest.sock');
     const nameServers = await NameServers.open(options.dnsUpstreams);
     // It is in the root of netd from the start, wherever an interceptor begins to run later.
     await mkdir(interceptFolder, { recursive: true, mode: 0o711 });
+    opened.defer(() => unlessUsed(() => rm(interceptFolder, { recursive: true, force: true })));
     // Apart from those of the VMs, all of which a reconciliation ends that no record names.
     const cgroups = await CgroupTree.open(join(options.identity, 'helpers'), { cores: HELPERS_CORES });
+    opened.defer(() => cgroups.abandon());
     const netd = await Netd.open({
       cgroups,
       dir: join(dir, 'netd'),
@@ -118,7 +133,10 @@ export class Network {
       onEgressPort: async (port) => await (await loaded.promise).setEgressPort(port),
       log,
     });
-    opened.defer(() => netd.detach());
+    opened.defer(async () => {
+      await netd.detach();
+      await unlessUsed(() => netd.stop());
+    });
     const denied = new DeniedLog({
       netd: (vmId) => netd.denied(vmId),
       firewall: async () => await (await loaded.promise).denials(),
@@ -147,10 +165,10 @@ export class Network {
       log,
     });
     loaded.resolve(firewall);
+    removeFirewall = () => firewall.remove();
     opened.defer(() => firewall.detach());
     opened.defer(() => nameServers.close());
     await warnOfOthers(plan, log);
-    opened.move();
     log.info({ block: formatCidr(plan.block), table: plan.table, dns_port: netd.dnsPort }, 'network is up');
     const interceptor =
       options.secrets &&
@@ -175,6 +193,13 @@ export class Network {
         onPort: (port) => firewall.setStoresPort(port),
         log,
       });
+    opened.defer(async () => {
+      await Promise.all([interceptor?.detach(), stores?.detach()]);
+      await unlessUsed(async () => {
+        await interceptor?.stop();
+        await stores?.stop();
+      });
+    });
     await stores?.recover([...pool.holders()].map(({ vmId, slot }) => ({ vmId, address: slot.hostAddress })));
     nameServers.follow(() => {
       // First the firewall: what netd asks is allowed.
@@ -184,6 +209,7 @@ export class Network {
       );
       stores?.restart();
     });
+    opened.move();
     return new Network(options, {
       plan,
       pool,
@@ -383,9 +409,9 @@ export class Network {
    * @returns whether they have
    */
   async abandon(): Promise<boolean> {
-    const isUsed = this.#parts.pool.holders().next().done !== true;
-    await (isUsed ? this.detach() : this.close());
-    return isUsed;
+    const { isUnused } = this.#parts.pool;
+    await (isUnused ? this.close() : this.detach());
+    return !isUnused;
   }
 
   async #detach(): Promise<void> {

@@ -140,6 +140,10 @@ export class SlotPool {
     if (found.ready + found.held + found.removed > 0) this.#log.info(found, 'found slots of an earlier run');
   }
 
+  get isUnused(): boolean {
+    return this.#held.size === 0;
+  }
+
   /** Sandboxes that hold a slot, with their policy. */
   *holders(): Generator<SlotHolder & { slot: Slot }> {
     for (const [vmId, held] of this.#held) {

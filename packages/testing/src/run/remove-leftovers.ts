@@ -4,7 +4,7 @@ import { readdir, readFile, rm, rmdir } from 'node:fs/promises';
 import path from 'node:path';
 import { promisify } from 'node:util';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { homeTag } from '../leftovers.ts';
+import { cgroupTags } from '../leftovers.ts';
 import { removePostgresOf, removePostgresOfDead } from '../postgres-leftovers.ts';
 import { deadRunFolders, type RunFolder } from './run-folder.ts';
 import { ownerOf } from './run-owner.ts';
@@ -74,7 +74,7 @@ function kill(pid: number): void {
 async function tagsBelow(folder: string): Promise<string[]> {
   const homes: string[] = [];
   for (const one of await foldersIn(folder)) homes.push(one, ...(await foldersIn(one)));
-  return homes.map(homeTag);
+  return homes.flatMap(cgroupTags);
 }
 
 async function foldersIn(folder: string): Promise<string[]> {
