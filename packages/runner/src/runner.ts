@@ -163,7 +163,12 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     volume: quarantine('volumes', 'volumes'),
   };
   await Promise.all(Object.values(quarantines).map((one) => one.open()));
-  const { images, caches, fetcher } = await startImages({
+  const {
+    images,
+    groups: imageGroups,
+    caches,
+    fetcher,
+  } = await startImages({
     options,
     folder,
     machines,
@@ -172,6 +177,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     store,
     snapshotQuarantine: quarantines.snapshot,
   });
+  whenFailed(() => imageGroups.abandon());
   const { pools, warm } = createWarmVms({ options, machines, network, admission, images });
   const storeProgram = await StoreProgram.open(buildDir, programs);
   const { copies, groups: volumeGroups } = await openVolumes({
@@ -401,6 +407,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     await network.close();
     await cgroups.close();
     await volumeGroups.close();
+    await imageGroups.close();
   };
   opened.move();
   return {

@@ -18,12 +18,12 @@ import { childrenOf } from '@releap/testing/processes';
 import { startRegistry, type TestRegistry } from '@releap/testing/registry';
 import { pino } from 'pino';
 import { pack } from 'tar-stream';
+import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
+import { ImageJails, imageLimits } from '../src/image/image-jails.ts';
 import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
 import { ImageStore } from '../src/image/image-store.ts';
-import { makeJail } from '../src/image/jail-folder.ts';
 import { makeRootImage } from '../src/image/make-root-image.ts';
 import type { LayerSource } from '../src/image/unpack-layer.ts';
-import { IMAGE_UID } from '../src/image/unprivileged.ts';
 import { UnprivilegedProcess } from '../src/image/unprivileged-process.ts';
 import type { JailFindings } from './support/jail-probe.ts';
 
@@ -31,20 +31,24 @@ const PROBE = fileURLToPath(new URL('support/jail-probe.ts', import.meta.url));
 
 let scratch: Awaited<ReturnType<typeof temporaryFolder>>;
 let registry: TestRegistry;
+let groups: CgroupTree;
 
 before(async () => {
   scratch = await temporaryFolder();
+  groups = await CgroupTree.open(scratch.path, imageLimits());
   await mkdir(path.join(scratch.path, 'registry'));
   registry = await startRegistry(path.join(scratch.path, 'registry'));
 });
 after(async () => {
   await registry[Symbol.asyncDispose]();
+  await groups.close();
   await scratch[Symbol.asyncDispose]();
 });
 
 function openStore(name: string): ImageStore & AsyncDisposable {
   const cacheDir = path.join(scratch.path, name);
-  const store = new ImageStore({ cacheDir, log: pino({ level: 'silent' }), privateHosts: ['loopback'] });
+  const log = pino({ level: 'silent' });
+  const store = new ImageStore({ cacheDir, log, privateHosts: ['loopback'], groups });
   return Object.assign(store, { [Symbol.asyncDispose]: async () => await store.close() });
 }
 
@@ -87,17 +91,19 @@ async function zerosLayer(file: string, bytes: number): Promise<LayerSource> {
 }
 
 test('an image process sees no file of the host, and reaches no other process', async () => {
-  const victim = spawn('sleep', ['600'], { uid: IMAGE_UID, gid: IMAGE_UID, stdio: 'ignore' });
-  try {
-    for (const [network, listen] of [
-      [false, 'EPERM'],
-      [true, 'none'],
-    ] as const) {
-      const work = path.join(scratch.path, `probe-${network}`);
-      await mkdir(work);
-      const folder = await makeJail(work);
+  const jails = new ImageJails();
+  for (const [network, listen] of [
+    [false, 'EPERM'],
+    [true, 'none'],
+  ] as const) {
+    const work = path.join(scratch.path, `probe-${network}`);
+    await mkdir(work);
+    await using jail = await jails.open(work);
+    const { folder, uid } = jail;
+    const victim = spawn('sleep', ['600'], { uid, gid: uid, stdio: 'ignore' });
+    try {
       await using probe = UnprivilegedProcess.start<JailFindings>(PROBE, {
-        folder,
+        jail,
         network,
         heapMib: 64,
         fileMax: 1024,
@@ -116,7 +122,7 @@ test('an image process sees no file of the host, and reaches no other process', 
       assert.equal(found.root.includes('etc'), network);
       const { root: _root, ...rest } = found;
       assert.deepEqual(rest, {
-        uid: IMAGE_UID,
+        uid,
         seen: [],
         write: 'EROFS',
         own: 'none',
@@ -125,11 +131,49 @@ test('an image process sees no file of the host, and reaches no other process', 
         listen,
       });
       assert.deepEqual(await readdir(folder), ['new']);
+      assert.equal(victim.exitCode, null);
+    } finally {
+      victim.kill('SIGKILL');
     }
-    assert.equal(victim.exitCode, null);
-  } finally {
-    victim.kill('SIGKILL');
   }
+});
+
+test('the processes of a pull have a user and a control group that no other pull has', async () => {
+  /** Users of the processes of a group. */
+  const usersOf = async (group: string): Promise<string[]> => {
+    const pids = await groups.processes(group);
+    const texts = pids.map((pid) => readFile(`/proc/${pid}/status`, 'utf8').catch(() => ''));
+    return (await Promise.all(texts)).map((text) => /^Uid:\s+(\d+)\s/m.exec(text)?.[1] ?? '');
+  };
+  {
+    await using one = openStore('user-1');
+    await using other = openStore('user-2');
+    await one.ensure(await push('user-1'));
+    await other.ensure(await push('user-2'));
+    // Each keeps a pair ready for its next pull.
+    await until(async () => {
+      const names = await groups.list();
+      const users = await Promise.all(names.map(usersOf));
+      const own = names.map((name) => name.replace('pull-', ''));
+      return names.length === 2 && users.every((uids, at) => uids.join() === `${own[at]},${own[at]}`);
+    });
+  }
+  assert.deepEqual(await groups.list(), []);
+});
+
+test('an image process that takes more memory than it may is killed, and the error says so', async () => {
+  const work = path.join(scratch.path, 'hungry');
+  await mkdir(work);
+  const layer = await zerosLayer(path.join(work, 'layer.tar.gz'), 2 ** 20);
+  // Node.js alone needs more.
+  const jails = new ImageJails(groups, 8);
+  const target = path.join(work, 'root.squashfs');
+  const made = makeRootImage(
+    { layers: [layer], workDir: work, target, limits: DEFAULT_IMAGE_LIMITS, jails },
+    { signal: new AbortController().signal },
+  );
+  await assert.rejects(made, /was killed: those of a pull may use 8 MiB of memory/);
+  assert.deepEqual(await groups.list(), []);
 });
 
 test('a large layer is unpacked and written in bounded memory', async () => {
@@ -138,7 +182,7 @@ test('a large layer is unpacked and written in bounded memory', async () => {
   const layer = await zerosLayer(path.join(work, 'layer.tar.gz'), LARGE_BYTES);
   const target = path.join(work, 'root.squashfs');
   const made = makeRootImage(
-    { layers: [layer], workDir: work, target, limits: DEFAULT_IMAGE_LIMITS },
+    { layers: [layer], workDir: work, target, limits: DEFAULT_IMAGE_LIMITS, jails: new ImageJails(groups) },
     { signal: new AbortController().signal },
   );
   let peakKib = 0;

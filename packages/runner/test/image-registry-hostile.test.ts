@@ -8,7 +8,7 @@ import { eventually, until } from '@releap/testing/eventually';
 import { sha256 } from '@releap/testing/oci';
 import { childrenOf, processStatus } from '@releap/testing/processes';
 import { type HandmadeRegistry, handmadeRegistry } from '@releap/testing/registry';
-import { IMAGE_UID } from '../src/image/unprivileged.ts';
+import { IMAGE_UIDS } from '../src/image/unprivileged.ts';
 import {
   blobsAsked,
   from,
@@ -187,13 +187,8 @@ it('the processes that fetch and unpack have no privileges, and the latter no ne
       const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
       const module = command.find((word) => /(fetch|make)-process\.m?[jt]s$/.test(word));
       const status = await processStatus(pid);
-      if (
-        module !== undefined &&
-        status
-          ?.get('Uid')
-          ?.split(/\s+/)
-          .every((id) => Number(id) === IMAGE_UID)
-      )
+      const uids = status?.get('Uid')?.split(/\s+/).map(Number);
+      if (module !== undefined && uids?.every((id) => id >= IMAGE_UIDS.first && id <= IMAGE_UIDS.last))
         named.set(path.parse(module).name, pid);
     }
     return named.size === 2 ? named : undefined;

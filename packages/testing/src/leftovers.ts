@@ -14,7 +14,7 @@ export function homeTag(home: string): string {
 
 /** What the names of its trees of cgroups have in them: of micro-VMs, and of other processes. */
 export function cgroupTags(home: string): string[] {
-  return [home, ...['helpers', 'volumes'].map((kind) => join(home, kind))].map(homeTag);
+  return [home, ...['helpers', 'volumes', 'images'].map((kind) => join(home, kind))].map(homeTag);
 }
 
 /**

@@ -2,11 +2,13 @@
 import { join } from 'node:path';
 import { ArtifactFetcher } from '../artifact/artifact-fetcher.ts';
 import type { StoreClient } from '../artifact/store-client.ts';
+import { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { BuildCaches } from '../dockerfile/build-caches.ts';
 import { contextsOf } from '../dockerfile/build-context.ts';
 import { BUILD_PROCESSES_MAX } from '../dockerfile/build-limits.ts';
 import { DockerfileBuilds } from '../dockerfile/dockerfile-builds.ts';
+import { imageLimits } from '../image/image-jails.ts';
 import { ImageStore } from '../image/image-store.ts';
 import type { Admission, Machines } from '../machine/index.ts';
 import type { Network } from '../network/network.ts';
@@ -24,15 +26,23 @@ export interface ImageParts {
   snapshotQuarantine: Quarantine;
 }
 
+/** @returns also the control groups of the processes that fetch and make images */
 export async function startImages(parts: ImageParts): Promise<{
   images: ImageStore;
+  groups: CgroupTree;
   caches: BuildCaches;
   fetcher: ArtifactFetcher;
 }> {
   const { options, folder, machines, network, admission, store, snapshotQuarantine } = parts;
   const { cacheDir, buildDir, builds, log } = options;
+  await using opened = new AsyncDisposableStack();
+  // Apart from those of the VMs, all of which a reconciliation ends that no record names.
+  const groups = await CgroupTree.open(join(options.home, 'images'), imageLimits());
+  opened.defer(() => groups.abandon());
+  for (const left of await groups.list()) await groups.destroy(left);
   const images = new ImageStore({
     cacheDir,
+    groups,
     log: log.child({ part: 'image' }),
     packagesDir: join(buildDir, 'packages'),
     ...(builds.parallel > 0 && {
@@ -72,5 +82,6 @@ export async function startImages(parts: ImageParts): Promise<{
     images,
     log: log.child({ part: 'artifact' }),
   });
-  return { images, caches, fetcher };
+  opened.move();
+  return { images, groups, caches, fetcher };
 }

@@ -7,6 +7,7 @@ import type { BuildContext, ImageProgress } from './image-builder.ts';
 import { makeAndPublish } from './image-builder.ts';
 import { ImageError, toImageError } from './image-error.ts';
 import type { ImageFolder, RootImage } from './image-folder.ts';
+import type { ImageJails } from './image-jails.ts';
 import type { ImageLimits } from './image-limits.ts';
 import type { SingleFlight } from './single-flight.ts';
 
@@ -39,6 +40,7 @@ export interface DockerfileImagesOptions {
   build: BuildDockerfile;
   folder: ImageFolder;
   limits: ImageLimits;
+  jails: ImageJails;
   /** How many images may be made at the same time. A build waits for it only with its result. */
   builders: Semaphore;
   flights: SingleFlight<RootImage, ImageProgress>;
@@ -93,7 +95,7 @@ export class DockerfileImages {
       onOutput,
     }: Pick<BuildContext, 'signal' | 'report'> & { onOutput: DockerfileBuild['onOutput'] },
   ): Promise<RootImage> {
-    const { build, folder, limits, builders, find, setAlias, onBuilt } = this.#options;
+    const { build, folder, limits, jails, builders, find, setAlias, onBuilt } = this.#options;
     await using work = await folder.shortWork(signal);
     report({ phase: 'make', message: 'building the Dockerfile' });
     const known = async (imageId: string): Promise<string | undefined> =>
@@ -102,7 +104,7 @@ export class DockerfileImages {
     const { digest, content } = built;
     if (content !== undefined && (await folder.read(digest)) === undefined) {
       const turn = async (): Promise<Disposable> => await builders.acquire(signal);
-      const context = { folder, limits, work: work.path, signal, report, turn };
+      const context = { folder, limits, jails, work: work.path, signal, report, turn };
       const origin = { repository: `dockerfile/${root.project_id}`, anonymous: false };
       await builders.run(async () => await makeAndPublish(context, digest, content, origin), signal);
     }

@@ -11,6 +11,7 @@ import { repositoryOf } from './image-resolver.ts';
 import { linkStack, planStack, STACK_FILES } from './image-stack.ts';
 import { putIn } from './jail-folder.ts';
 import type { LayerScope } from './layer-store.ts';
+import type { ImageJails } from './image-jails.ts';
 import type { ImageWorkshops, Workshop } from './image-workshops.ts';
 import {
   announce,
@@ -46,6 +47,7 @@ export interface BuildContext {
   report: (progress: ImageProgress) => void;
   /** One of the few places for what keeps a processor busy; disposed of afterwards. */
   turn: () => Promise<Disposable>;
+  jails: ImageJails;
 }
 
 /** A build that fetches. */
@@ -294,12 +296,12 @@ export async function makeAndPublish(
   content: MadeImage,
   origin: StoredImage['origin'],
 ): Promise<void> {
-  const { folder, limits, work, signal, report } = context;
+  const { folder, limits, work, signal, report, jails } = context;
   const { dir, root } = await folder.imageIn(work);
   const messages = { unpack: 'unpacking the layers', write: 'writing the root image' };
   report({ phase: 'unpack', message: messages.unpack, done: 0, total: content.layers.length });
   const { sizeBytes, entries } = await makeRootImage(
-    { layers: content.layers, workDir: work, target: root, limits },
+    { layers: content.layers, workDir: work, target: root, limits, jails },
     {
       signal,
       onProgress: ({ phase, done, total }) => report({ phase, message: messages[phase], done, total }),

@@ -1,5 +1,6 @@
 /** What callers of the image store give, and get. */
 import type { Logger } from 'pino';
+import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { BuildDockerfile, DockerfileOptions } from './dockerfile-images.ts';
 import type { ImageProgress } from './image-builder.ts';
 import type { ImageLimits } from './image-limits.ts';
@@ -9,6 +10,8 @@ export interface ImageStoreOptions {
   /** The cache folder; everything of ours lies in `images/` below it. */
   cacheDir: string;
   log: Logger;
+  /** Where the processes of each pull get a control group, of pulls alone. Absent: they have none. */
+  groups?: Pick<CgroupTree, 'create' | 'destroy'> | undefined;
   /** Where set-up left Debian packages for built-in images. */
   packagesDir?: string | undefined;
   limits?: Partial<ImageLimits>;

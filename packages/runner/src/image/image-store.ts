@@ -15,6 +15,7 @@ import { ImageFolder, type RootImage } from './image-folder.ts';
 import { collectGarbage } from './image-garbage.ts';
 import { cacheStats } from './image-stats.ts';
 import { DEFAULT_IMAGE_LIMITS, type ImageLimits } from './image-limits.ts';
+import { ImageJails } from './image-jails.ts';
 import { ImageWorkshops } from './image-workshops.ts';
 import { ImageResolver, checkDigest, parseReference, repositoryOf } from './image-resolver.ts';
 import { Semaphore } from '../budget/semaphore.ts';
@@ -48,6 +49,7 @@ export class ImageStore {
   readonly #building = new SingleFlight<RootImage, ImageProgress>();
   readonly #makers: Semaphore;
   readonly #pulls: PullQueue;
+  readonly #jails: ImageJails;
   readonly #workshops: ImageWorkshops;
   readonly #policy: AddressPolicy;
   readonly #logins: RegistryLogin;
@@ -70,7 +72,8 @@ export class ImageStore {
     this.#fetchStored = options.fetchStored;
     this.#makers = new Semaphore(this.#limits.parallelMakes);
     this.#pulls = new PullQueue(this.#limits.pulls);
-    this.#workshops = new ImageWorkshops(this.#folder, this.#limits);
+    this.#jails = new ImageJails(options.groups);
+    this.#workshops = new ImageWorkshops(this.#folder, this.#limits, this.#jails);
     const { buildDockerfile: build } = options;
     this.#dockerfiles =
       build &&
@@ -78,6 +81,7 @@ export class ImageStore {
         build,
         folder: this.#folder,
         limits: this.#limits,
+        jails: this.#jails,
         builders: this.#makers,
         flights: this.#building,
         find: (alias) => this.#cache.findAlias(alias),
@@ -359,6 +363,7 @@ export class ImageStore {
       signal,
       report,
       turn,
+      jails: this.#jails,
       workshops: this.#workshops,
     };
   }

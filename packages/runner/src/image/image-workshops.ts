@@ -1,7 +1,7 @@
 /** The processes of pulls: one pair a pull, started before it is needed where that can be foreseen. */
-import type { ImageFolder, WorkFolder } from './image-folder.ts';
+import type { ImageFolder } from './image-folder.ts';
+import type { ImageJails } from './image-jails.ts';
 import type { ImageLimits } from './image-limits.ts';
-import { makeJail } from './jail-folder.ts';
 import { type MakeMessage, startMaker } from './make-root-image.ts';
 import { type FetchMessage, startFetcher } from './registry/fetch-layers.ts';
 import type { UnprivilegedProcess } from './unprivileged-process.ts';
@@ -19,11 +19,13 @@ const SPARE_MS = 5 * 60_000;
 export class ImageWorkshops implements AsyncDisposable {
   readonly #folder: ImageFolder;
   readonly #limits: ImageLimits;
+  readonly #jails: ImageJails;
   readonly #closed = new AbortController();
   #spare: Promise<Workshop> | undefined;
   #expiry: NodeJS.Timeout | undefined;
 
-  constructor(folder: ImageFolder, limits: ImageLimits) {
+  constructor(folder: ImageFolder, limits: ImageLimits, jails: ImageJails) {
+    this.#jails = jails;
     this.#folder = folder;
     this.#limits = limits;
   }
@@ -65,22 +67,12 @@ export class ImageWorkshops implements AsyncDisposable {
   }
 
   async #open(signal: AbortSignal): Promise<Workshop> {
-    const work: WorkFolder = await this.#folder.spareWork(signal);
-    const processes: AsyncDisposable[] = [];
-    const dispose = async (): Promise<void> => {
-      await Promise.all(processes.map((one) => one[Symbol.asyncDispose]()));
-      await work[Symbol.asyncDispose]();
-    };
-    try {
-      const folder = await makeJail(work.path);
-      const fetcher = startFetcher(folder, this.#limits);
-      processes.push(fetcher);
-      const maker = startMaker(folder, this.#limits);
-      processes.push(maker);
-      return { folder, fetcher, maker, [Symbol.asyncDispose]: dispose };
-    } catch (error) {
-      await dispose();
-      throw error;
-    }
+    await using opened = new AsyncDisposableStack();
+    const work = opened.use(await this.#folder.spareWork(signal));
+    const jail = opened.use(await this.#jails.open(work.path));
+    const fetcher = opened.use(startFetcher(jail, this.#limits));
+    const maker = opened.use(startMaker(jail, this.#limits));
+    const all = opened.move();
+    return { folder: jail.folder, fetcher, maker, [Symbol.asyncDispose]: () => all.disposeAsync() };
   }
 }

@@ -3,13 +3,12 @@ import { constants } from 'node:fs';
 import { chmod, chown, link, mkdir, open, rename } from 'node:fs/promises';
 import path from 'node:path';
 import { ImageError } from './image-error.ts';
-import { IMAGE_UID } from './unprivileged.ts';
 
-/** An empty folder in `work` that belongs to the image processes. Its parent need not be accessible to them. */
-export async function makeJail(work: string): Promise<string> {
+/** An empty folder in `work` that belongs to the user of image processes. Its parent need not be accessible to them. */
+export async function makeJail(work: string, uid: number): Promise<string> {
   const jail = path.join(work, 'jail');
   await mkdir(jail, { mode: 0o700 });
-  await chown(jail, IMAGE_UID, IMAGE_UID);
+  await chown(jail, uid, uid);
   return jail;
 }
 

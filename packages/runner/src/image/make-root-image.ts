@@ -2,7 +2,8 @@ import { fileURLToPath } from 'node:url';
 import { ImageError, show } from './image-error.ts';
 import type { ImageErrorCode } from './image-error.ts';
 import type { ImageLimits } from './image-limits.ts';
-import { makeJail, putIn, takeOut } from './jail-folder.ts';
+import type { ImageJail, ImageJails } from './image-jails.ts';
+import { putIn, takeOut } from './jail-folder.ts';
 import { checkCount } from './oci-flatten.ts';
 import { ProcessError } from '../process/index.ts';
 import type { LayerSource } from './unpack-layer.ts';
@@ -65,20 +66,26 @@ const ROOT = 'root.squashfs';
  * @throws ImageError; nothing is left at `target` then
  */
 export async function makeRootImage(
-  job: { layers: readonly LayerSource[]; workDir: string; target: string; limits: ImageLimits },
+  job: {
+    layers: readonly LayerSource[];
+    workDir: string;
+    target: string;
+    limits: ImageLimits;
+    jails: ImageJails;
+  },
   options: MakeOptions,
 ): Promise<{ sizeBytes: number; entries: number }> {
   checkCount(job.layers.length, job.limits);
-  const jail = await makeJail(job.workDir);
+  await using jail = await job.jails.open(job.workDir);
   const layers: MakeJob['layers'] = [];
   for (const [index, { path: file, digest, diffId, verified = false }] of job.layers.entries()) {
     const name = `layer-${index}`;
-    await putIn(jail, name, file);
+    await putIn(jail.folder, name, file);
     layers.push({ file: name, digest, diffId, ready: true, verified });
   }
   await using maker = startMaker(jail, job.limits);
   const { entries } = await makeInJail(maker, { layers, limits: job.limits, merge: true }, options);
-  return { sizeBytes: await takeOutRoot(jail, job.target, true), entries };
+  return { sizeBytes: await takeOutRoot(jail.folder, job.target, true), entries };
 }
 
 /** Moves a root image to `target`. @param durable it is on disk afterwards @returns its size */
@@ -86,14 +93,13 @@ export async function takeOutRoot(jail: string, target: string, durable: boolean
   return await takeOut(jail, ROOT, target, durable);
 }
 
-/** @param folder the process's working directory, which it can write to */
 export function startMaker(
-  folder: string,
+  jail: ImageJail,
   { uncompressedBytes }: Pick<ImageLimits, 'uncompressedBytes'>,
 ): UnprivilegedProcess<MakeMessage> {
   // Beside the files, a root image has the gaps between them and its tables.
   const fileMax = 2 * uncompressedBytes + TABLES_MAX;
-  return UnprivilegedProcess.start(PROCESS, { folder, network: false, heapMib: HEAP_MIB, fileMax });
+  return UnprivilegedProcess.start(PROCESS, { jail, network: false, heapMib: HEAP_MIB, fileMax });
 }
 
 /** Tells a process that a layer which was not ready is there. */

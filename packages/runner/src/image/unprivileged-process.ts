@@ -2,13 +2,15 @@
 import type { Writable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ImageError, show } from './image-error.ts';
+import type { ImageJail } from './image-jails.ts';
 import { runTool } from './image-tool.ts';
+import { ProcessError } from '../process/index.ts';
 import type { RunResult } from '../process/index.ts';
 import { jailedModule } from '../process/jailed-module.ts';
 
 export interface StartOptions {
-  /** Its working directory, the only place that it can write to; paths in its job are relative to it. */
-  folder: string;
+  /** With its working directory, the only place that it can write to; paths in its job are relative to that. */
+  jail: Omit<ImageJail, typeof Symbol.asyncDispose>;
   network: boolean;
   heapMib: number;
   /** Largest file that it may write, bytes. */
@@ -87,9 +89,16 @@ export class UnprivilegedProcess<M> implements AsyncDisposable {
     await this.#exit.catch(() => undefined);
   }
 
-  async #start(module: string, { heapMib, ...jail }: StartOptions): Promise<RunResult> {
-    const nodeOptions = [`--max-old-space-size=${heapMib}`];
-    const { program, args, env } = await jailedModule(module, nodeOptions, jail);
+  async #start(module: string, { heapMib, jail, network, fileMax }: StartOptions): Promise<RunResult> {
+    const { folder, uid, cgroups, threadsMax } = jail;
+    const { program, args, env } = await jailedModule(module, [`--max-old-space-size=${heapMib}`], {
+      folder,
+      network,
+      fileMax,
+      threadsMax,
+      extra: cgroups.flatMap((procs) => ['--cgroup', procs]),
+      args: [String(uid)],
+    });
     return await runTool(program, args, {
       deadlineMs: LIFE_MAX_MS,
       signal: this.#end.signal,
@@ -97,6 +106,11 @@ export class UnprivilegedProcess<M> implements AsyncDisposable {
       // Its standard input stays open: the end of that is how the process learns that we have ended.
       feed: (stdin) => this.#stdin.resolve(stdin),
       onLine: (line) => this.#onMessage(parseMessage<M>(line)),
+    }).catch((error: unknown) => {
+      const { cause } = error as Error;
+      if (!(cause instanceof ProcessError) || cause.failure !== 'killed') throw error;
+      const message = `an image process was killed: those of a pull may use ${jail.memoryMib} MiB of memory`;
+      throw new ImageError('failed', message, { cause });
     });
   }
 }

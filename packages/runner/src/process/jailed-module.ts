@@ -21,7 +21,7 @@ export interface ModuleJailOptions {
   args?: readonly string[];
   /** Most open files, and most threads of the user that it becomes. */
   filesMax?: number;
-  threadsMax?: number;
+  threadsMax: number;
 }
 
 /** Where the command finds its folder. */
@@ -45,8 +45,6 @@ const NETWORK_FILES = ['resolv.conf', 'hosts', 'nsswitch.conf', 'gai.conf', 'hos
 );
 const CERTIFICATES = '/etc/ssl/certs/ca-certificates.crt';
 const FILES_MAX = 1024;
-/** Of all image processes together: they have one user. */
-const THREADS_MAX = 1024;
 const LDD = /^\s*(?:\S+ => )?(\/\S+) \(0x[0-9a-f]+\)$/gm;
 
 let libraries: Promise<string[]> | undefined;
@@ -81,7 +79,7 @@ export async function jailedModule(
     ['netns', network ? 'host' : 'new'],
     ['nofile', options.filesMax ?? FILES_MAX],
     ['fsize-kib', Math.ceil(fileMax / 1024)],
-    ['nproc', options.threadsMax ?? THREADS_MAX],
+    ['nproc', options.threadsMax],
   ];
   const inside = isBundled
     ? path.join(BUNDLES, path.relative(PROGRAMS, program))

@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import type { ImageLimits } from '../image-limits.ts';
 import { type ImageErrorCode, ImageError, show } from '../image-error.ts';
+import type { ImageJail } from '../image-jails.ts';
 import { UnprivilegedProcess } from '../unprivileged-process.ts';
 import type { RegistryCredential, RegistryTarget } from './registry-client.ts';
 
@@ -28,12 +29,11 @@ export type FetchMessage =
 const PROCESS = fileURLToPath(new URL('fetch-process.ts', import.meta.url));
 const HEAP_MIB = 128;
 
-/** @param folder the process's working directory, which it can write to */
 export function startFetcher(
-  folder: string,
+  jail: ImageJail,
   { compressedBytes: fileMax }: Pick<ImageLimits, 'compressedBytes'>,
 ): UnprivilegedProcess<FetchMessage> {
-  return UnprivilegedProcess.start(PROCESS, { folder, network: true, heapMib: HEAP_MIB, fileMax });
+  return UnprivilegedProcess.start(PROCESS, { jail, network: true, heapMib: HEAP_MIB, fileMax });
 }
 
 /** @throws ImageError */
