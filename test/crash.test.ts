@@ -139,6 +139,29 @@ describe('kill -9 of any process, at any time', () => {
     });
   }
 
+  test('the runner, while its sandboxes are asked: nobody is told that a sandbox is not there or does not run', async () => {
+    const { id } = bystander;
+    const before = (await partPids(service.home)).runner;
+    assert.ok(before !== undefined);
+    const statuses = new Set<number>();
+    const toolbox = await service.toolboxUrl();
+    const headers = { authorization: `Bearer ${service.bootstrap.api_key}` };
+    const ask = async (): Promise<boolean> => {
+      const answers = await Promise.all([
+        service.call('GET', `/vms/${id}/logs`),
+        fetch(`${toolbox}/${id}/files?path=/`, { headers, signal: AbortSignal.timeout(60_000) }),
+      ]);
+      for (const { status } of answers) statuses.add(status);
+      return answers.every(({ status }) => status === 200);
+    };
+    process.kill(before, 'SIGKILL');
+    let isAnother = false;
+    do isAnother ||= (await partPids(service.home)).runner !== before;
+    while (!(await ask()) || !isAnother);
+    const told = [...statuses].filter((status) => ![200, 502, 503].includes(status));
+    assert.deepEqual(told, []);
+  });
+
   test('the supervisor, in the middle of a create: the next start finishes it', async () => {
     const id = await post();
     await service.kill();

@@ -112,6 +112,18 @@ describe('GET /vms/:id/logs, /entrypoint-logs', () => {
     assert.equal((await world.call('GET', `/vms/${vm.id}/logs`)).text, 'kept');
   });
 
+  it('logs 503: a host that starts does not know yet what it has', async () => {
+    const vm = await running();
+    runner.logs.set(`/vms/${vm.uuid}/logs/console`, (_request, response) =>
+      response.writeHead(503, { 'retry-after': '7' }).end('{"error":"starting"}'),
+    );
+    const answer = await world.call('GET', `/vms/${vm.id}/logs`);
+    assert.deepEqual(
+      [answer.status, answer.body.code, answer.headers.get('retry-after')],
+      [503, 'unavailable', '7'],
+    );
+  });
+
   it('logs 502: host did not answer', async () => {
     const vm = await running();
     runner.logs.set(`/vms/${vm.uuid}/logs/console`, (_request, response) => response.writeHead(500).end());

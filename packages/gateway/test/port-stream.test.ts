@@ -21,6 +21,7 @@ const NETWORK = '127.0.0.2';
 const TOKEN = 'data-token';
 
 let agent: TestAgent;
+let isStarting = false;
 let data: Awaited<ReturnType<typeof startDataServer>>;
 let folder: string;
 before(async () => {
@@ -30,6 +31,7 @@ before(async () => {
   data = await startDataServer({
     socketPath: join(folder, 'data.sock'),
     verify: async (token) => token === TOKEN,
+    isKnown: () => !isStarting,
     register: (app) =>
       registerPortStreams(app, (vmId) => {
         if (vmId === 'paused') throw conflict('the sandbox is paused, and must be running');
@@ -157,6 +159,17 @@ for (const host of ['0.0.0.0', NETWORK, '127.0.0.1', '::1']) {
     });
   });
 }
+
+test('of a runner that starts it is said when to try again', async () => {
+  isStarting = true;
+  const error = await open(1).then(
+    () => assert.fail('it is connected'),
+    (failure: unknown) => failure,
+  );
+  isStarting = false;
+  assert.ok(error instanceof ApiError, String(error));
+  assert.deepEqual([error.status, error.headers], [503, { 'retry-after': '1' }]);
+});
 
 test('says why a port is not reached: unknown sandbox, not running, nothing listens, no data token, no port', async () => {
   const closed = await freePort();

@@ -308,6 +308,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
     verify: dataTokenVerifier(identity),
+    isKnown: (id) => reconciler.isKnown(id),
     metrics: runnerMetrics({
       starts: [admission, () => pools.stats, images],
       operations,

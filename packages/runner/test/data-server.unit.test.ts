@@ -8,6 +8,8 @@ import { test } from 'node:test';
 import pino from 'pino';
 import { Registry } from 'prom-client';
 import { startDataServer } from '../src/data/data-server.ts';
+import { sandboxNotFound } from '@releap/contract';
+import { registerToolbox } from '../src/toolbox/index.ts';
 import { registerBuildLogs } from '../src/data/log-routes.ts';
 import { BuildLog } from '../src/logs/build-log.ts';
 import { readLog } from '../src/logs/log-file.ts';
@@ -53,6 +55,48 @@ test('the data server asks for a token for the sandbox in the path, and echoes a
     for (const path of ['/metrics/', '/metrics?x', '//metrics'])
       assert.equal((await get('right', 'abc-6', path)).statusCode, 401, path);
     assert.match(String((await get('right', '<b>')).headers['x-request-id']), /^[A-Za-z0-9._-]{1,100}$/);
+  } finally {
+    await server.close();
+    await rm(folder, { recursive: true, force: true });
+  }
+});
+
+test('of what a runner that starts has not found again it says that it is not known yet, and when to ask again', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'releap-data-'));
+  const socketPath = join(folder, 'data.sock');
+  let known: string[] = [];
+  const server = await startDataServer({
+    socketPath,
+    verify: async (token) => token === 'right',
+    isKnown: (id) => known.includes(id),
+    register: async (app) => {
+      app.get<{ Params: { id: string } }>('/vms/:id/thing', ({ params }) => {
+        throw sandboxNotFound(params.id);
+      });
+      const lookup = (): undefined => undefined;
+      await registerToolbox(app, { lookup, entrypointLog: lookup, log: pino({ level: 'silent' }) });
+    },
+    metrics: new Registry(),
+    log: pino({ level: 'silent' }),
+  });
+  const get = async (path: string, token = 'right'): Promise<[number | undefined, string | undefined]> => {
+    const { promise, resolve, reject } = Promise.withResolvers<IncomingMessage>();
+    const headers = { authorization: `Bearer ${token}` };
+    http.get({ socketPath, path, headers, agent: false }, resolve).on('error', reject);
+    const answer = await promise;
+    answer.resume();
+    return [answer.statusCode, answer.headers['retry-after']];
+  };
+  const paths = ['/vms/1/thing', '/vms/1/no/such/thing', '/vms/1/toolbox/files?path=/'];
+  try {
+    for (const path of paths) {
+      assert.deepEqual(await get(path), [503, '1'], path);
+      assert.deepEqual(await get(path, 'wrong'), [401, undefined], path);
+    }
+    assert.equal((await get('/metrics'))[0], 200);
+    known = ['1'];
+    for (const path of paths) assert.deepEqual(await get(path), [404, undefined], path);
+    assert.deepEqual(await get('/vms/2/thing'), [503, '1']);
   } finally {
     await server.close();
     await rm(folder, { recursive: true, force: true });

@@ -66,6 +66,8 @@ class PaperHost {
     return this.live as unknown as LiveSandbox;
   };
 
+  adopt = async (): Promise<LiveSandbox> => await Promise.reject(new Error('there is none'));
+
   localState = async (): Promise<object> => {
     return { disk: true, memory: false, resumed: false, hostRestarted: false };
   };
@@ -79,14 +81,15 @@ function quarantineIn(home: string): Quarantine {
   });
 }
 
-async function opened() {
+/** @param state folder of the records */
+async function opened(state?: string) {
   const host = new PaperHost();
   const observations: Observation[] = [];
   const reports = new EventEmitter<Record<string, []>>();
   const reconciler = new Reconciler({
     operations: new OperationMetrics(),
     host: host as unknown as SandboxHost,
-    records: new RecordStore(await mkdtemp(join(folder, 'state-'))),
+    records: new RecordStore(state ?? (await mkdtemp(join(folder, 'state-')))),
     quarantine: quarantineIn(await mkdtemp(join(folder, 'home-'))),
     report: (observation) => {
       observations.push(observation);
@@ -196,6 +199,27 @@ it('an unreadable record, whose VM cannot be ended, prevents no other from being
   });
   assert.deepEqual(await reconciler.load(), new Set(['not an id']));
   await reconciler.recover();
+});
+
+it('what has become of a sandbox of the previous runner is not known until it was adopted', async () => {
+  const state = await mkdtemp(join(folder, 'state-'));
+  const previous = await opened(state);
+  previous.want(VM, 1, 'running');
+  await previous.reconciler.get(VM)?.idle();
+  await previous.reconciler.detach();
+  const { reconciler, host } = await opened(state);
+  const found = Promise.withResolvers<void>();
+  host.adopt = async () => {
+    await found.promise;
+    return host.live as unknown as LiveSandbox;
+  };
+  const recovered = reconciler.recover();
+  const known = (): boolean[] => [VM, OTHER].map((vmId) => reconciler.isKnown(vmId));
+  assert.deepEqual(known(), [false, true]);
+  found.resolve();
+  await recovered;
+  assert.deepEqual(known(), [true, true]);
+  assert.ok(reconciler.get(VM)?.live);
 });
 
 it('nothing starts once the service stops', async () => {

@@ -83,7 +83,10 @@ async function refusal(answer: IncomingMessage): Promise<ApiError> {
   if (!(status in STATUS_MEANINGS) || status === 401 || status === 500 || message === undefined) {
     return badGateway(`${HOST} answered ${status}`);
   }
-  return new ApiError(status as ErrorStatus, message);
+  const retryAfter = answer.headers['retry-after'];
+  return new ApiError(status as ErrorStatus, message, {
+    headers: retryAfter === undefined ? {} : { 'retry-after': retryAfter },
+  });
 }
 
 function errorOf(body: string): string | undefined {

@@ -6,6 +6,7 @@ import {
   REQUEST_ID_HEADER,
   requestIdSource,
   requestValidator,
+  unavailable,
 } from '@releap/contract';
 import { traceRequests } from '@releap/tracing';
 import Fastify, { type FastifyInstance } from 'fastify';
@@ -15,6 +16,8 @@ import type { TSchema } from 'typebox';
 import type { VerifyDataToken } from '../identity/data-token.ts';
 
 const METRICS_PATH = '/metrics';
+/** A runner that starts finds its sandboxes again in less. */
+const RETRY_AFTER_SECS = 1;
 
 export interface DataServerOptions {
   /** Absolute path of the Unix socket to listen on. */
@@ -22,6 +25,11 @@ export interface DataServerOptions {
   /** Credentials of tenants never reach this server: gateway and control plane show tokens of their own. */
   verify: VerifyDataToken;
   register: (app: FastifyInstance) => Promise<void> | void;
+  /**
+   * Whether it is known by now what has become of this sandbox or build of an earlier run. Until then nothing is said of it but 503: a 404
+   * would be believed. Default: always.
+   */
+  isKnown?: (id: string) => boolean;
   /** Served at `/metrics` without a token: only root can connect to the socket. */
   metrics?: Registry;
   log: Logger;
@@ -35,7 +43,7 @@ export interface DataServer {
 
 /** The door through which gateway and control plane reach the sandboxes of this machine. */
 export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
-  const { socketPath, verify, register, metrics, log } = options;
+  const { socketPath, verify, register, isKnown = () => true, metrics, log } = options;
   // Level 'warn': one line a request would drown what matters.
   const requestId = requestIdSource();
   const app = Fastify({
@@ -52,7 +60,10 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     const token = bearerToken(request.headers.authorization);
     // From the path and not from the route: an unknown operation of a sandbox or build is a 404 for who may open it.
     const id = /^\/(?:vms|builds)\/([^/?#%]+)\//.exec(request.url)?.[1];
-    if (token !== null && id !== undefined && (await verify(token, id))) return;
+    if (token !== null && id !== undefined && (await verify(token, id))) {
+      if (isKnown(id)) return;
+      throw unavailable('the machine that has it is starting', RETRY_AFTER_SECS);
+    }
     await reply.code(401).send({ error: 'missing or invalid data token for this sandbox or build' });
   });
   // Strict, as everywhere: a number is no command.
@@ -61,6 +72,7 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     const status = error instanceof ApiError ? error.status : (error.statusCode ?? 500);
     // An ApiError is a refusal, which a guest may cause at will.
     if (status >= 500 && !(error instanceof ApiError)) request.log.error({ err: error }, 'request failed');
+    if (error instanceof ApiError) reply.headers(error.headers);
     return reply.code(status).send({ error: error.message });
   });
   app.setNotFoundHandler((request, reply) =>

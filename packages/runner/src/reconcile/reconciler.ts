@@ -29,6 +29,8 @@ export class Reconciler implements ManagedKind {
   readonly #moving = new Map<string, { wanted: Assignment | undefined; done: Promise<void> }>();
   /** Ids whose record cannot be read: their data stays until control has sent their assignment. */
   readonly #unread = new Set<string>();
+  /** Ids of the previous runner's sandboxes that are not adopted yet; undefined until they are read. */
+  #recovering: Set<string> | undefined;
   /** No new steps: the service is stopping, or another runner takes over. */
   #ends = false;
 
@@ -48,13 +50,17 @@ export class Reconciler implements ManagedKind {
     for (const vmId of unreadable) {
       if (!(await this.#wasParked(vmId))) this.#unread.add(vmId);
     }
+    this.#recovering = new Set(this.#sandboxes.keys());
     return new Set([...this.#sandboxes.keys(), ...this.#unread]);
   }
 
   /** Adopts the VMs of those records, and cleans up after those that have ended. */
   async recover(): Promise<void> {
     await Promise.all([
-      ...[...this.#sandboxes.values()].map((sandbox) => sandbox.adopt()),
+      ...[...this.#sandboxes].map(async ([vmId, sandbox]) => {
+        await sandbox.adopt();
+        this.#recovering?.delete(vmId);
+      }),
       ...[...this.#unread].map((vmId) =>
         this.#deps.host
           .end(vmId)
@@ -63,6 +69,11 @@ export class Reconciler implements ManagedKind {
           ),
       ),
     ]);
+  }
+
+  /** Whether it is known what has become of a sandbox of the previous runner, if it is one. */
+  isKnown(vmId: string): boolean {
+    return this.#recovering?.has(vmId) === false;
   }
 
   get(vmId: string): Sandbox | undefined {

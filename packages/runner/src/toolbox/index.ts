@@ -35,6 +35,7 @@ export async function registerToolbox(
       const status = error instanceof ApiError ? error.status : (error.statusCode ?? 500);
       if (status >= 500 && !(error instanceof ApiError || error instanceof ToolboxError))
         request.log.error({ err: error }, 'request failed');
+      if (error instanceof ApiError) reply.headers(error.headers);
       return reply.code(status).send(errorBody(status, error.message));
     });
     registerExecute(scope, find);

@@ -1,6 +1,6 @@
 /** Jobs: the asynchronous work of creates. */
 import { Type, type Static } from 'typebox';
-import { UNKNOWN_ID, UpdatedAt } from '../platform/fields.ts';
+import { HOST_STARTING, UNKNOWN_ID, UpdatedAt } from '../platform/fields.ts';
 import type { ApiResource, Operation } from '../platform/operation.ts';
 
 export const JOB_KINDS = ['build', 'vm.create', 'snapshot.create'] as const;
@@ -68,6 +68,7 @@ export const jobOperations = {
     errors: {
       404: `${UNKNOWN_ID} Or the job has no log: it is not a build, or it has not started.`,
       502: 'The machine that runs the build did not respond.',
+      503: HOST_STARTING,
     },
   },
 } as const satisfies Record<string, Operation>;

@@ -1,5 +1,6 @@
 /** Mounts of object stores in sandboxes that run. */
 import { Type, type Static } from 'typebox';
+import { HOST_STARTING } from '../platform/fields.ts';
 import type { ApiResource } from '../platform/operation.ts';
 import { ObjectStoreMountRequest } from './sandbox-create.ts';
 import { SandboxParams } from './sandbox-record.ts';
@@ -52,6 +53,7 @@ export const objectStoreMountOperations = {
       404: `${unknownSandbox}; no object store of the project has this id or name.`,
       409: 'The sandbox is not running; something is mounted at the path; the store or its credentials were deleted; the sandbox rejected the mount; its host cannot mount object stores yet.',
       502: 'The host of the sandbox did not answer.',
+      503: HOST_STARTING,
     },
   },
   listObjectStoreMounts: {
@@ -82,6 +84,7 @@ export const objectStoreMountOperations = {
       404: `${unknownSandbox}; it has no such object store mounted.`,
       409: 'The sandbox is not running, or rejected the unmount: files there are open, or not uploaded yet.',
       502: 'The host of the sandbox did not answer.',
+      503: HOST_STARTING,
     },
   },
 } as const;

@@ -1,6 +1,6 @@
 /** What a sandbox has written, and what it was not allowed to send. */
 import { Type, type Static } from 'typebox';
-import { UNKNOWN_ID } from '../platform/fields.ts';
+import { HOST_STARTING, UNKNOWN_ID } from '../platform/fields.ts';
 import type { Operation } from '../platform/operation.ts';
 import { cursorKind, CursorParam, LimitParam, NextCursor } from '../platform/paging.ts';
 import { SandboxParams } from './sandbox-record.ts';
@@ -83,6 +83,7 @@ const log = (description: string) =>
     errors: {
       404: `${UNKNOWN_ID} Or it has ended without a log, or it is not yet placed on a machine.`,
       502: 'The machine that has the log did not respond.',
+      503: HOST_STARTING,
     },
   }) as const;
 
@@ -113,6 +114,7 @@ export const sandboxLogOperations = {
       404: UNKNOWN_ID,
       409: 'No host has a log: the sandbox has not been placed, or its logs were removed.',
       502: 'The machine of the sandbox did not respond.',
+      503: HOST_STARTING,
     },
   },
 } as const satisfies Record<string, Operation>;

@@ -1,5 +1,6 @@
 /** What sandboxes use: the counters of a host, the history of one sandbox, and the report of a project. */
 import { Type, type Static } from 'typebox';
+import { HOST_STARTING } from '../platform/fields.ts';
 import type { ApiResource, Operation } from '../platform/operation.ts';
 import { cursorKind, CursorParam, NextCursor, TimeParam } from '../platform/paging.ts';
 import { SandboxParams } from './sandbox-record.ts';
@@ -113,6 +114,7 @@ export const usageOperations = {
     errors: {
       404: `${unknownSandbox} Or it is not on a host, for example stopped.`,
       502: 'Its host did not answer.',
+      503: HOST_STARTING,
     },
   },
   getUsageHistory: {

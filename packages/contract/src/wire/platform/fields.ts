@@ -35,3 +35,6 @@ export const Named = Type.Object({
 export const BAD_NAME = 'The name is empty, too long or has control characters.';
 export const UNKNOWN_ORGANIZATION = 'There is no such organization, or the caller is not a member of it.';
 export const UNKNOWN_ID = 'The id is unknown, malformed or of another project.';
+/** 503 of what is read from a host, or done there. */
+export const HOST_STARTING =
+  'Its machine is starting and does not know yet what it has: try again after `Retry-After`.';

@@ -1,6 +1,12 @@
 /** Asks the data servers of hosts: for logs of sandboxes and of builds, which are not stored in the database, and for ports. */
 import type { Readable } from 'node:stream';
-import { badGateway, PORT_STREAM_PROTOCOL, portStreamPath } from '@releap/contract';
+import {
+  type ApiError,
+  badGateway,
+  PORT_STREAM_PROTOCOL,
+  portStreamPath,
+  unavailable,
+} from '@releap/contract';
 import { traceContext } from '@releap/tracing';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
@@ -43,7 +49,7 @@ export interface HostOrder extends Omit<HostLog, 'follow' | 'signal'> {
 export interface HostClient extends AsyncDisposable {
   /**
    * Undefined: the host has no such log.
-   * @throws 502 when the host does not answer, or answers otherwise; 503 when it has not joined
+   * @throws 502 when the host does not answer, or answers otherwise; 503 when it has not joined, or is starting
    */
   log(log: HostLog): Promise<Readable | undefined>;
   /** Whether a port of a sandbox accepts connections. Also false when its host does not answer. */
@@ -51,7 +57,7 @@ export interface HostClient extends AsyncDisposable {
   /**
    * Has something done.
    * @returns the JSON of its answer, or `refused` with the reason of a 4xx
-   * @throws 502 when the host does not answer, or fails; 503 when it has not joined
+   * @throws 502 when the host does not answer, or fails; 503 when it has not joined, or is starting
    */
   post(order: HostOrder): Promise<{ refused?: string; answer?: unknown }>;
   close(): Promise<void>;
@@ -105,6 +111,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
       if (answer.statusCode === 200) return answer.body;
       await answer.body.dump().catch(() => undefined);
       if (answer.statusCode === 404) return undefined;
+      if (answer.statusCode === 503) throw notNow(shown, answer.headers);
       throw badGateway(`the host of ${shown} answered ${answer.statusCode}`);
     },
     async listens({ runnerId, dataUrl, sandboxId, port, signal }) {
@@ -125,6 +132,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
     async post({ runnerId, dataUrl, path, subject, shown, body, deadlineMs }) {
       const { token } = await dataTokens.issue(runnerId, subject);
       let status: number;
+      let headers: Dispatcher.ResponseData['headers'];
       let text: string;
       try {
         const answer = await poolFor(dataUrl).request({
@@ -140,17 +148,25 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
           bodyTimeout: SILENCE_MS,
         });
         status = answer.statusCode;
+        headers = answer.headers;
         text = await readText(answer.body);
       } catch (error) {
         throw Object.assign(badGateway(`the host of ${shown} did not answer`), { cause: error });
       }
       if (status < 400) return { answer: jsonIn(text) };
       if (status < 500 && status !== 401) return { refused: reasonIn(text) };
+      if (status === 503) throw notNow(shown, headers);
       throw badGateway(`the host of ${shown} answered ${status}`);
     },
     close,
     [Symbol.asyncDispose]: close,
   };
+}
+
+/** A host that starts does not know yet what it has. */
+function notNow(shown: string, headers: Dispatcher.ResponseData['headers']): ApiError {
+  const seconds = Number(headers['retry-after']);
+  return unavailable(`the host of ${shown} is starting; try again`, seconds > 0 ? seconds : undefined);
 }
 
 const REASON_MAX_BYTES = 64 * 1024;
