@@ -7,6 +7,7 @@
 //	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
 //	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
 //	hostd compact SOURCE TARGET         the same without pages that are zero
+//	hostd probe-precopy                 how precopy learns what a VMM writes meanwhile
 //	hostd clock                         whether the host's clock is synchronized (adjtimex(2))
 //	hostd listen-transparent ADDRESS -- COMMAND ...   starts a command with a socket for redirected connections (IP_TRANSPARENT)
 //	hostd jail OPTIONS -- COMMAND ...   starts a VMM in its cgroups, limits and namespaces (execve(2))
@@ -38,6 +39,7 @@ var commands = map[string]func(args []string) error{
 	"share":              jail.Share,
 	jail.ShareChild:      jail.EnterShare,
 	"probe-volumes":      jail.ProbeVolumes,
+	"probe-precopy":      precopy.Probe,
 	"clock":              func([]string) error { return clock.Print(os.Stdout) },
 	"listen-transparent": listen.Exec,
 	"serve":              func([]string) error { return serve.Serve(os.Stdin, os.Stdout) },
@@ -45,7 +47,7 @@ var commands = map[string]func(args []string) error{
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd precopy|apply|memfd|copy|compact|jail|share|probe-volumes|clock|listen-transparent|serve ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd precopy|apply|memfd|copy|compact|jail|share|probe-volumes|probe-precopy|clock|listen-transparent|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

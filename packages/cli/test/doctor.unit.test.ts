@@ -8,6 +8,7 @@ import { checkClock } from '../src/doctor/clock.ts';
 import { checkImageCache } from '../src/doctor/image-cache.ts';
 import { checkKvmHost } from '../src/doctor/kvm-host.ts';
 import { checkKernel } from '../src/doctor/machine.ts';
+import { checkMemoryCopies } from '../src/doctor/memory-copies.ts';
 import { checkObjectStores } from '../src/doctor/object-stores.ts';
 import { checkPreviewCertificate } from '../src/doctor/preview-certificate.ts';
 
@@ -57,6 +58,29 @@ test('settings of KVM are shown, with what to change', async () => {
     assert.match(found()['virtualised-host'] ?? '', /^warn .*nested/);
   } finally {
     await rm(folder, { recursive: true });
+  }
+});
+
+test('how the memory of sandboxes is copied is told, with what a kernel without tracking costs', async () => {
+  const root = await mkdtemp(join(tmpdir(), 'rlp-doctor-copies-'));
+  const { signal } = new AbortController();
+  const found = async (script: string): Promise<string> => {
+    await mkdir(join(root, 'build/host'), { recursive: true });
+    await writeFile(join(root, 'build/host/hostd'), `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+    const { status, detail } = await checkMemoryCopies(root, signal);
+    return `${status} ${detail}`;
+  };
+  try {
+    assert.equal((await checkMemoryCopies(root, signal)).status, 'warn');
+    assert.match(await found('[ "$1" = probe-precopy ] && echo tracked'), /^ok in rounds/);
+    for (const way of ['marked', 'untracked'])
+      assert.match(await found(`echo ${way}`), /^warn .*frozen.*Linux 6\.7/);
+    assert.match(
+      await found('echo ptrace: not permitted >&2; exit 1'),
+      /^warn not known: ptrace: not permitted/,
+    );
+  } finally {
+    await rm(root, { recursive: true });
   }
 });
 

@@ -9,6 +9,7 @@ import { checkDigests } from '../doctor/digests.ts';
 import { checkImageCache } from '../doctor/image-cache.ts';
 import { checkKvmHost } from '../doctor/kvm-host.ts';
 import { checkMachine } from '../doctor/machine.ts';
+import { checkMemoryCopies } from '../doctor/memory-copies.ts';
 import { checkNetwork } from '../doctor/network.ts';
 import { checkPreviewCertificate } from '../doctor/preview-certificate.ts';
 import { checkQuarantine } from '../doctor/quarantine.ts';
@@ -66,6 +67,7 @@ async function collect(
   const cache = env['RELEAP_CACHE'] || join(releapHome(env), 'cache');
   using spinner = new Spinner(context, 'looking at the machine');
   const checks = [...checkMachine(), ...checkKvmHost()];
+  checks.push(await checkMemoryCopies(root, context.signal));
   checks.push(await checkClock(root, context.signal));
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
   checks.push(...(await checkImageCache(cache, env)));
