@@ -110,7 +110,11 @@ describe('fork of a running sandbox', () => {
       }
       await sh(`dd if=/dev/urandom of=/dev/shm/seed bs=1M count=1 2> /dev/null; mkdir -p /dev/shm/all
         cat ${'/dev/shm/seed '.repeat(mib)} > /dev/shm/all/${file}; cd /dev/shm/all; md5sum * > ../all.sum`);
+      const held = (): number => runner.machines.memoryBudget.held.mem_mib;
+      const before = held();
       await fork(n);
+      // With its source's changes in a file of their own, which the budget counts as a whole.
+      if (TRACKS_WRITES && n === 16) assert.equal(held() - before, 24);
       await right(n);
     }
     const [first, second, third, fourth, afterSnapshot] = await Promise.all(

@@ -37,8 +37,7 @@ interface Base {
   grant: MemoryGrant;
   timer: NodeJS.Timeout;
   /** Pages that the VM has written since `memory` was copied, in a sparse file. Made when they are first copied. */
-  changes?: SharedMemory;
-  heldChanges?: MemoryShare;
+  changes?: { memory: SharedMemory; held: MemoryShare; grant: MemoryGrant };
   /** The copy that `memory` and `changes` are complete up to. Undefined while another one is made. */
   latest: Precopy | undefined;
 }
@@ -89,7 +88,8 @@ export class ForkMemoryCache {
   }
 
   /** @returns undefined when the memory has to be copied anew */
-  async #follow(base: Base, { vmId, vm, record }: ForkedVm): Promise<PreparedMemory | undefined> {
+  async #follow(base: Base, source: ForkedVm): Promise<PreparedMemory | undefined> {
+    const { vmId, vm, record } = source;
     if (base.vm !== vm || base.latest === undefined) return undefined;
     base.timer.refresh();
     const { latest } = base;
@@ -97,10 +97,10 @@ export class ForkMemoryCache {
     base.latest = undefined;
     await using unused = new AsyncDisposableStack();
     const share = unused.use(base.memory.share());
-    const changes = unused.use(await changesOf(base, bytesOf(record)));
+    const changes = unused.use(await this.#changesOf(base, source));
     if (this.#bases.get(vmId) !== base) {
       // Released meanwhile.
-      await base.heldChanges?.[Symbol.asyncDispose]();
+      releaseChanges(base);
       return undefined;
     }
     const copy = await latest.follow(await findGuestMemory(vm.identity.pid, bytesOf(record)), changes.fd);
@@ -112,6 +112,7 @@ export class ForkMemoryCache {
       precopy: async () => await Promise.resolve(copy),
       take: (deltaPath) => {
         base.latest = copy;
+        base.changes?.grant.used();
         return { ...share, ready: copyChanges(changes, deltaPath) };
       },
       abandon: () => used.disposeAsync(),
@@ -126,7 +127,24 @@ export class ForkMemoryCache {
     clearTimeout(base.timer);
     base.grant[Symbol.dispose]();
     void base.held[Symbol.asyncDispose]();
-    void base.heldChanges?.[Symbol.asyncDispose]();
+    releaseChanges(base);
+  }
+
+  /** The caller's own reference: memory that is released meanwhile stays until it is disposed of. */
+  async #changesOf(base: Base, { vmId, project, record }: ForkedVm): Promise<MemoryShare> {
+    if (base.changes === undefined) {
+      const owner = { origin: vmId, project };
+      const grant = await this.#budget.admit('a fork of this sandbox', owner, DELTA_MOST_BYTES);
+      const { memory, abandon } = await SealedMemory.begin(bytesOf(record)).catch((error: unknown) => {
+        grant[Symbol.dispose]();
+        throw error;
+      });
+      await abandon();
+      grant.isSpare(() => this.forget(vmId));
+      const shared = new SharedMemory(memory);
+      base.changes = { memory: shared, held: shared.share(), grant };
+    }
+    return base.changes.memory.share();
   }
 
   /** A full copy: the pages that the VM has written, and its initial memory for the rest. */
@@ -178,15 +196,9 @@ export class ForkMemoryCache {
   }
 }
 
-/** The caller's own reference: memory that is released meanwhile stays until it is disposed of. */
-async function changesOf(base: Base, bytes: number): Promise<MemoryShare> {
-  if (base.changes === undefined) {
-    const { memory, abandon } = await SealedMemory.begin(bytes);
-    await abandon();
-    base.changes = new SharedMemory(memory);
-    base.heldChanges = base.changes.share();
-  }
-  return base.changes.share();
+function releaseChanges({ changes }: Base): void {
+  changes?.grant[Symbol.dispose]();
+  void changes?.held[Symbol.asyncDispose]();
 }
 
 /** Later forks write to the same file. */
