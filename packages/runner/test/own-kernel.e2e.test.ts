@@ -55,7 +55,7 @@ describe("a kernel of the operator's own", () => {
     await using usual = await testMachines();
     const guest = await guestWithKernel(buildDir, kernel);
     await using own = await testMachines({ cacheDir: join(dir, 'cache'), guest });
-    const template = await own.machines.templates.ensure({ ...SHAPE, memMib: 256 });
+    using template = await own.machines.templates.lease({ ...SHAPE, memMib: 256 });
     assert.equal(template.key, templateKey(own.platform, template.shape));
     assert.notEqual(template.key, templateKey(usual.platform, template.shape));
   });

@@ -1,7 +1,20 @@
 import assert from 'node:assert/strict';
-import { cp, mkdir, mkdtemp, open, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import {
+  cp,
+  mkdir,
+  mkdtemp,
+  open,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  stat,
+  truncate,
+  writeFile,
+} from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, it, mock } from 'node:test';
+import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { awaitAgent } from '../src/template/agent-hello.ts';
 import { SealedMemory } from '../src/memory/sealed-memory.ts';
@@ -197,7 +210,7 @@ describe('the template store', () => {
 
   it('keeps what is loaded when its folder is removed', async () => {
     const { store, folder } = await stored([SHAPE]);
-    const { statePath, memory } = await store.ensure(SHAPE);
+    const { statePath, memory } = await store.lease(SHAPE);
     await rm(folder, { recursive: true });
     assert.equal(await readFile(statePath, 'utf8'), 'state');
     assert.equal(await readFile(statePath, 'utf8'), 'state');
@@ -209,17 +222,40 @@ describe('the template store', () => {
     const shapes = [1, 2, 4, 8, 16].map((vcpus) => ({ vcpus, memMib: 128 }));
     const [pinned, second, ...others] = shapes as [MachineSize, MachineSize, ...MachineSize[]];
     const { store, folder } = await stored(shapes, pinned);
-    const [first, unpinned] = [await store.ensure(pinned), await store.ensure(second)];
-    for (const shape of others) await store.ensure(shape);
-    assert.equal(await store.ensure(pinned), first);
+    const first = await store.lease(pinned);
+    first[Symbol.dispose]();
+    for (const shape of [second, ...others]) await store.ensure(shape);
+    assert.equal((await store.lease(pinned)).memory, first.memory);
     await rm(folder, { recursive: true });
     assert.deepEqual([await store.has(pinned), await store.has(second)], [true, false]);
     await store.close();
-    await unpinned.memory[Symbol.asyncDispose]();
-    await unpinned.state.close();
   });
 
-  it('unloads none that a caller still waits for, however many are loaded meanwhile', async () => {
+  it('loads one that was evicted while it was being loaded', async () => {
+    const { store, folder } = await stored([SHAPE]);
+    const template = join(folder, templateKey(platform, SHAPE));
+    const load = SealedMemory.load.bind(SealedMemory);
+    const evictedOnce = mock.method(SealedMemory, 'load', async (path: string) => {
+      if (evictedOnce.mock.callCount() > 0) return await load(path);
+      await rename(template, `${template}.evicted`);
+      try {
+        return await load(path);
+      } finally {
+        // Another service has made it again when this one looks.
+        await rename(`${template}.evicted`, template);
+      }
+    });
+    try {
+      using leased = await store.lease(SHAPE);
+      assert.equal((await stat(`/proc/self/fd/${leased.memory.fd}`)).size, SHAPE.memMib * 1024 * 1024);
+      assert.equal(evictedOnce.mock.callCount(), 2);
+    } finally {
+      mock.restoreAll();
+      await store.close();
+    }
+  });
+
+  it('unloads none that a start still waits for or uses, however many are loaded meanwhile', async () => {
     const shapes = [1, 2, 3, 4, 5].map((vcpus) => ({ vcpus, memMib: 128 }));
     const { store } = await stored(shapes);
     const [slow, ...quick] = shapes as [MachineSize, ...MachineSize[]];
@@ -229,17 +265,18 @@ describe('the template store', () => {
       if (path.includes(templateKey(platform, slow))) await go.promise;
       return await load(path);
     });
-    mock.timers.enable({ apis: ['setTimeout'] });
     try {
-      const waiting = store.ensure(slow);
+      const waiting = store.lease(slow);
       for (const shape of quick) await store.ensure(shape);
-      mock.timers.tick(60_000);
       go.resolve();
-      const { memory } = await waiting;
+      const template = await waiting;
+      for (const shape of quick) await store.ensure(shape);
       await new Promise((resolve) => setImmediate(resolve));
-      assert.ok(memory.fd >= 0, 'its memory is closed');
+      assert.ok(template.memory.fd >= 0, 'its memory is closed');
+      template[Symbol.dispose]();
+      for (const shape of quick) await store.ensure(shape);
+      await until(() => template.memory.fd < 0);
     } finally {
-      mock.timers.reset();
       mock.restoreAll();
       await store.close();
     }
@@ -291,11 +328,12 @@ describe('the template store', () => {
 
     // Two services that share a cache, and two callers in each.
     const loaded = await Promise.all(
-      [one, one, other].map(async ({ machines }) => await machines.templates.ensure(SHAPE)),
+      [one, one, other].map(async ({ machines }) => await machines.templates.lease(SHAPE)),
     );
     const key = loaded[0]?.key ?? '';
     assert.deepEqual(new Set(loaded.map((template) => template.key)), new Set([key]));
-    assert.equal(loaded[0], loaded[1]);
+    assert.equal(loaded[0]?.memory, loaded[1]?.memory);
+    for (const template of loaded) template[Symbol.dispose]();
     assert.deepEqual(
       (await readdir(folder)).filter((name) => !name.startsWith('.lock')),
       [key],

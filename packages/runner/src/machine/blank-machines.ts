@@ -47,7 +47,7 @@ export class BlankMachines {
   async boot(
     options: Omit<BootOptions, 'disks'> & { disks?: SandboxDisks; diskMaxMib: number },
   ): Promise<RunningVm> {
-    const template = await this.#templates.ensure(options.shape, options.signal);
+    using template = await this.#templates.lease(options.shape, options.signal);
     const clock = new Stopwatch();
     const { disks, diskMaxMib } = options;
     const { vm, record } = await this.#restoring.restore(options, clock, (jail, owner) =>
@@ -76,7 +76,8 @@ export class BlankMachines {
    * @param options.diskMaxMib size of the largest disk that can be attached
    */
   async startEmpty(options: Omit<BootOptions, 'disks'> & { diskMaxMib: number }): Promise<EmptyVm> {
-    const { origin } = await this.#templates.ensure(options.shape, options.signal);
+    using template = await this.#templates.lease(options.shape, options.signal);
+    const { origin } = template;
     const memory = await SealedMemory.begin(options.shape.memMib * 1024 * 1024);
     try {
       // Most pages of a fork's source are unchanged from its template.

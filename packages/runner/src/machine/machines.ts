@@ -166,7 +166,7 @@ export class Machines {
       owner: { uid: number; gid: number },
     ) => Pick<RestoreSource, 'disks' | 'diskMaxMib'>,
   ): Promise<RestoredVm> {
-    const template = await this.templates.ensure(options.shape, options.signal);
+    using template = await this.templates.lease(options.shape, options.signal);
     clock.mark('template');
     options.signal?.throwIfAborted();
     return await this.#restoring.restore(options, clock, (jail, owner) =>

@@ -79,7 +79,7 @@ export class PersistentMachines {
   async boot(options: BootOptions): Promise<RunningVm> {
     const { templates, restore, bootWithShares } = this.#options;
     const { vmId, shape, disks, signal, shares = [] } = options;
-    const template = shares.length > 0 ? undefined : await templates.ensure(shape, signal);
+    using template = shares.length > 0 ? undefined : await templates.lease(shape, signal);
     signal?.throwIfAborted();
     const keep = await this.#openKeep(vmId);
     const prepare = async (jail: string, owner: { uid: number; gid: number }) => {

@@ -22,6 +22,8 @@ const COLD_BOOTS = 1;
 const COLD_BOOT_CPUS = 8;
 /** A guest may fail to boot in time because the host is busy. */
 const ATTEMPTS = 2;
+/** How often one is loaded, or made again. */
+const LOADS = 3;
 /** Boots whose kernel measures its timers wrongly: one of five with eight busy processes on two CPUs. */
 const USELESS_BOOTS = 8;
 /** A template in the making has a folder with this prefix and the start of its key: short, as sockets below it have short paths. */
@@ -53,6 +55,16 @@ export interface LoadedTemplate {
   state: FileHandle;
 }
 
+/** A template that is not released before it is disposed of. */
+export type LeasedTemplate = LoadedTemplate & Disposable;
+
+interface Entry {
+  loaded: Promise<LoadedTemplate>;
+  /** Starts that wait for it, or whose VMM does not have its memory yet. */
+  users: number;
+  isDisposed?: boolean;
+}
+
 /** The initial memory of a VM that is restored from a template. */
 export function memoryOf({ memory, origin }: LoadedTemplate): { fd: number; origin: MemoryOrigin } {
   return { fd: memory.fd, origin };
@@ -65,7 +77,8 @@ export class TemplateStore {
   readonly #jailUid: number;
   readonly #cgroups: CgroupTree;
   readonly #log: Logger;
-  readonly #loaded = new Map<string, Promise<LoadedTemplate>>();
+  /** Least recently used first. */
+  readonly #loaded = new Map<string, Entry>();
   /** Never unloaded or evicted. */
   readonly #pinned: string | undefined;
   readonly #coldBoots = new Semaphore(COLD_BOOTS);
@@ -94,32 +107,45 @@ export class TemplateStore {
 
   /**
    * The template of a machine size: at once when it is loaded, in a tenth of a second when it is on the disk, else after
-   * a cold boot. Concurrent callers, in this process or another, wait for the same boot.
+   * a cold boot. Concurrent callers, in this process or another, wait for the same boot. Its memory and state are not released
+   * before it is disposed of, which a start does once its VMM has them.
    * @param signal ends the wait of this caller; the boot continues for others
    */
-  async ensure(shape: MachineSize, signal?: AbortSignal): Promise<LoadedTemplate> {
-    return await unlessAborted(this.#ensure(shape), signal);
+  async lease(shape: MachineSize, signal?: AbortSignal): Promise<LeasedTemplate> {
+    const entry = this.#entryOf(shape);
+    // Not later: whoever loads another template meanwhile finds this one used.
+    entry.users += 1;
+    let isHeld = true;
+    const release = (): void => {
+      if (!isHeld) return;
+      isHeld = false;
+      entry.users -= 1;
+      this.#unloadUnused(entry);
+    };
+    try {
+      return { ...(await unlessAborted(entry.loaded, signal)), [Symbol.dispose]: release };
+    } catch (error) {
+      release();
+      throw error;
+    }
   }
 
-  async #ensure(shape: MachineSize): Promise<LoadedTemplate> {
+  /** As `lease`, for later. */
+  async ensure(shape: MachineSize, signal?: AbortSignal): Promise<void> {
+    using _template = await this.lease(shape, signal);
+  }
+
+  #entryOf(shape: MachineSize): Entry {
     checkMachineSize(shape);
     const key = templateKey(this.platform, shape);
-    const present = this.#loaded.get(key);
-    if (present !== undefined) {
-      // Most recently used last.
-      this.#loaded.delete(key);
-      this.#loaded.set(key, present);
-      return await present;
-    }
-    const loading = this.#load(key, shape);
-    this.#loaded.set(key, loading);
-    loading.then(
-      () => this.#unloadOldest(),
-      () => {
-        if (this.#loaded.get(key) === loading) this.#loaded.delete(key);
-      },
-    );
-    return await loading;
+    const entry = this.#loaded.get(key) ?? { loaded: this.#load(key, shape), users: 0 };
+    // Most recently used last.
+    this.#loaded.delete(key);
+    this.#loaded.set(key, entry);
+    entry.loaded.catch(() => {
+      if (this.#loaded.get(key) === entry) this.#loaded.delete(key);
+    });
+    return entry;
   }
 
   /** Whether a restore needs no cold boot first. */
@@ -131,12 +157,17 @@ export class TemplateStore {
   /** For when a state does not load: the next `ensure` makes the template again. */
   async discard(key: string): Promise<void> {
     this.#log.warn({ template: key }, 'template discarded');
-    const loaded = this.#loaded.get(key);
+    const entry = this.#loaded.get(key);
     this.#loaded.delete(key);
+    await this.#removeFolder(key);
+    if (entry !== undefined) this.#unloadUnused(entry);
+  }
+
+  /** At once for those that look for it: what is there is whole. */
+  async #removeFolder(key: string): Promise<void> {
     const away = join(this.#folder, `.away-${key}-${process.pid}-${Date.now()}`);
     await rename(join(this.#folder, key), away).catch(() => undefined);
     await rm(away, { recursive: true, force: true });
-    if (loaded !== undefined) disposeLater(loaded);
   }
 
   /** Cancels cold boots: they take longer than a service has to stop. What waits for one fails. */
@@ -153,11 +184,22 @@ export class TemplateStore {
     this.stop();
     const all = [...this.#loaded.values()];
     this.#loaded.clear();
-    for (const loaded of all) await dispose(loaded);
+    for (const entry of all) await dispose(entry);
   }
 
   async #load(key: string, shape: MachineSize): Promise<LoadedTemplate> {
-    if ((await this.#verify(key)) === undefined) await this.#make(key, shape);
+    for (let attempt = 1; ; attempt++) {
+      if ((await this.#verify(key)) === undefined) await this.#make(key, shape);
+      try {
+        return await this.#open(key, shape);
+      } catch (error) {
+        // It may have been evicted since, by this service or another that shares the cache.
+        if (attempt === LOADS) throw error;
+      }
+    }
+  }
+
+  async #open(key: string, shape: MachineSize): Promise<LoadedTemplate> {
     const folder = join(this.#folder, key);
     const now = new Date();
     await utimes(join(folder, 'template.json'), now, now).catch(() => undefined);
@@ -278,44 +320,37 @@ export class TemplateStore {
 
   /** Removes the least recently used templates, so that one more can be made. */
   async #evict(): Promise<void> {
-    const templates: { path: string; mtimeMs: number }[] = [];
+    const templates: { name: string; mtimeMs: number }[] = [];
     for (const name of await readdir(this.#folder)) {
       if (name.startsWith('.') || name === this.#pinned) continue;
-      const path = join(this.#folder, name);
-      const used = await stat(join(path, 'template.json')).catch(() => undefined);
-      templates.push({ path, mtimeMs: used?.mtimeMs ?? 0 });
+      const used = await stat(join(this.#folder, name, 'template.json')).catch(() => undefined);
+      templates.push({ name, mtimeMs: used?.mtimeMs ?? 0 });
     }
     templates.sort((a, b) => b.mtimeMs - a.mtimeMs);
-    for (const { path } of templates.slice(TEMPLATES_MAX - 1))
-      await rm(path, { recursive: true, force: true });
+    for (const { name } of templates.slice(TEMPLATES_MAX - 1)) await this.#removeFolder(name);
   }
 
-  /** Running VMs have references of their own to the memory. */
-  #unloadOldest(): void {
-    while (this.#loaded.size > LOADED_MAX) {
-      const [key, oldest] = [...this.#loaded].find(([loaded]) => loaded !== this.#pinned) as [
-        string,
-        Promise<LoadedTemplate>,
-      ];
+  /**
+   * Releases the memory of the least recently used templates beyond the limit, and of this one if it was discarded, unless a start uses it.
+   * Running VMs have references of their own.
+   */
+  #unloadUnused(released: Entry): void {
+    const isListed = [...this.#loaded.values()].includes(released);
+    if (!isListed && released.users === 0) void dispose(released);
+    for (const [key, entry] of this.#loaded) {
+      if (this.#loaded.size <= LOADED_MAX) return;
+      if (key === this.#pinned || entry.users > 0) continue;
       this.#loaded.delete(key);
       this.#log.debug({ template: key }, 'template memory released');
-      disposeLater(oldest);
+      void dispose(entry);
     }
   }
 }
 
-const UNLOAD_GRACE_MS = 30_000;
-
-/** Delayed, because a restore that has just taken the template may not have started its VMM yet. */
-function disposeLater(loaded: Promise<LoadedTemplate>): void {
-  loaded.then(
-    () => setTimeout(() => void dispose(loaded), UNLOAD_GRACE_MS).unref(),
-    () => undefined,
-  );
-}
-
-async function dispose(loaded: Promise<LoadedTemplate>): Promise<void> {
-  const template = await loaded.catch(() => undefined);
+async function dispose(entry: Entry): Promise<void> {
+  if (entry.isDisposed === true) return;
+  entry.isDisposed = true;
+  const template = await entry.loaded.catch(() => undefined);
   await template?.memory[Symbol.asyncDispose]();
   await template?.state.close();
 }
