@@ -20,20 +20,28 @@ export async function listenAt(path: string, user: number, accept: (socket: Sock
   renameSync(`${path}.new`, path);
 }
 
+/** What decides when a helper ends by itself. */
+export interface Needed {
+  /** How long there has been neither a runner nor anything to serve, in milliseconds. */
+  readonly idleMs: number;
+  /** Another process has its place, and it serves only what it has; how many of those are left. Undefined: it has its place. */
+  readonly draining?: number | undefined;
+}
+
 /**
  * Becomes user `uid` for good. The process ends when its socket is removed or replaced, on SIGTERM, or when it has been idle
  * for long.
  * @param path of the socket that the runner connects to
  */
-export function serveAs(uid: number, path: string, idleMs: () => number, stop: () => never): void {
+export function serveAs(uid: number, path: string, needed: Needed, stop: () => never): void {
   watch(dirname(path), (event, name) => {
-    if (event === 'rename' && name === basename(path)) stop();
+    if (event === 'rename' && name === basename(path) && needed.draining === undefined) stop();
   });
   // Not where the service itself has a lower one: only root of the host may raise it.
   if (getPriority() < PRIORITY) setPriority(PRIORITY);
   dropPrivileges(uid);
   setInterval(() => {
-    if (idleMs() > IDLE_MAX_MS) stop();
+    if (needed.draining === 0 || (needed.draining === undefined && needed.idleMs > IDLE_MAX_MS)) stop();
   }, 1_000);
   process.on('SIGTERM', stop);
 }

@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net';
 import {
+  NETD_DRAIN_MS,
   NETD_LINE_MAX_BYTES,
   NETD_PROTOCOL,
   type NetdPin,
@@ -28,6 +29,7 @@ export class RunnerLink {
   #egressPort = 0;
   readonly #pins = new Map<number, WaitingPin>();
   #nextPin = 1;
+  #isDraining = false;
 
   private constructor(version: string, stop: () => void) {
     this.#stop = stop;
@@ -62,6 +64,11 @@ export class RunnerLink {
   /** How long there has been neither a runner nor anything to serve, in milliseconds. */
   get idleMs(): number {
     return this.#service.isEmpty ? this.#runner.aloneMs : 0;
+  }
+
+  /** Connections that are left, once another netd has its place. */
+  get draining(): number | undefined {
+    return this.#isDraining ? this.#service.connections : undefined;
   }
 
   accept(socket: Socket): void {
@@ -107,6 +114,10 @@ export class RunnerLink {
           seq: message.seq,
           denied: this.#service.denied(message.vm_id),
         });
+      case 'drain':
+        this.#isDraining = true;
+        setTimeout(this.#stop, NETD_DRAIN_MS);
+        return done(message.seq, this.#service.drain());
       case 'ping':
         return done(message.seq);
       case 'pinned':

@@ -177,6 +177,19 @@ export class Service {
     return this.#clients.get(vmId)?.denials.list() ?? [];
   }
 
+  /** Takes nothing new; what is open stays open. */
+  async drain(): Promise<void> {
+    this.#egress?.close();
+    await this.#dnsChange;
+    // What it resolves for connections that are undecided yet, it still does.
+    await Promise.all([this.#dns?.close(), this.#ports?.drain()]);
+  }
+
+  /** That are passed on. */
+  get connections(): number {
+    return (this.#egress?.connections ?? 0) + (this.#ports?.connections ?? 0);
+  }
+
   forgetPins(): void {
     for (const { pins } of this.#clients.values()) pins.forget();
   }

@@ -44,6 +44,7 @@ async function kill(pid: number): Promise<void> {
 async function dial(port: number): Promise<{ socket: Socket; said: () => string }> {
   const socket = connect({ host: '127.0.0.1', port });
   await once(socket, 'connect');
+  socket.on('error', () => undefined);
   let text = '';
   socket.setEncoding('utf8').on('data', (chunk) => {
     text += String(chunk);
@@ -265,6 +266,63 @@ test('DNS queries are redirected to another port of netd when its former one is 
   assert.notEqual((await led())[1], port);
   robber.close();
   await world.network.release('asking');
+});
+
+test('connections outlive the upgrade of netd, until their sandbox is released or the runner starts again', async () => {
+  const published = async (vmId: string): Promise<number> => {
+    const guest = await world.guest(vmId);
+    guests.use(guest);
+    await guest.ask('tcp-server', { host: '0.0.0.0', port: 8080, name: 'guest' });
+    const [mapping] = await world.network.forward(vmId, TCP_8080);
+    return mapping?.host_port ?? assert.fail();
+  };
+  const isOpen = async ({ socket, said }: Awaited<ReturnType<typeof dial>>, text: string): Promise<void> => {
+    socket.write(text);
+    await eventually(`${text} comes back`, () => said().endsWith(text));
+  };
+  await using guests = new AsyncDisposableStack();
+  const port = await published('upgraded');
+  await published('bystander');
+  const held = await dial(port);
+  const first = identifyProcess(await netdPid());
+  const bound = await world.guest('bound', { enabled: true, allow: ['*.example'] });
+  guests.use(bound);
+  assert.deepEqual(await bound.ask('resolve', { name: 'a2.example' }), { answers: ['203.0.113.2'] });
+  const beyond = async (text: string): Promise<void> => {
+    assert.deepEqual(await bound.ask('tcp-echo', { host: '203.0.113.2', port: 80, text }), { text });
+  };
+  await beyond('before');
+  await world.network.detach();
+  await world.reopen({ netdVersion: 'newer' });
+  const second = identifyProcess(await netdPid());
+  assert.notEqual(second.pid, first.pid);
+  const mapping = { vm_port: 8080, proto: 'tcp' as const, host_port: port };
+  assert.deepEqual(await world.network.forward('upgraded', TCP_8080, [mapping]), [mapping]);
+  const later = await dial(port);
+  await isOpen(later, 'the new one');
+  await isOpen(held, 'the old one');
+  await beyond('after');
+  assert.equal(isAlive(first), true);
+  const cut = once(held.socket, 'close');
+  await world.network.release('upgraded');
+  await cut;
+  assert.equal(isAlive(first), true);
+  await beyond('still');
+  await world.network.release('bound');
+  await eventually('it has ended with its last connection', () => !isAlive(first));
+  assert.equal(isAlive(second), true);
+
+  const [bystander] = await world.network.forward('bystander', TCP_8080);
+  const kept = await dial(bystander?.host_port ?? 0);
+  await world.network.detach();
+  await world.reopen();
+  await isOpen(kept, 'still');
+  await world.network.detach();
+  // Nothing could tell it of releases any more.
+  await world.reopen();
+  await eventually('it has ended', () => !isAlive(second));
+  for (const { socket } of [kept, later]) socket.destroy();
+  await world.network.release('bystander');
 });
 
 test('netd ends with the service, and by itself when its folder goes', async () => {

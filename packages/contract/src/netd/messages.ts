@@ -10,7 +10,9 @@
  * - netd is not privileged. It asks the runner to open the addresses that a name resolved to (`pin`) and holds the DNS
  *   answer back until it is told that they are open.
  * - One runner at a time: a new connection ends the one before. Both sides close the connection on a message that is not
- *   in this file. A runner replaces a netd of another `NETD_PROTOCOL` or `version`.
+ *   in this file.
+ * - A runner replaces a netd of another `NETD_PROTOCOL` or `version`. It tells that to `drain`, and afterwards only what it has to
+ *   `remove`: so these two, their answers and `hello` stay as they are in later versions.
  */
 import { Type, type Static } from 'typebox';
 import { Ping, Remove, Seq, Stop, Synced, VmId } from './lines.ts';
@@ -21,6 +23,8 @@ export const NETD_PROTOCOL = 4;
 /** Longest message to netd (a policy may be long) and from it, in bytes. */
 export const NETD_LINE_MAX_BYTES = 1024 * 1024;
 export const NETD_REPLY_MAX_BYTES = 512 * 1024;
+/** How long connections outlive the netd that has taken them. */
+export const NETD_DRAIN_MS = 3_600_000;
 /** Longest time that an address may be open for, in seconds. */
 export const NETD_PIN_MAX_S = 2 * 3_660;
 
@@ -82,6 +86,11 @@ export const RunnerToNetd = Type.Union([
   Ping,
   /** Answered with what netd has denied a sandbox. */
   Type.Object({ type: Type.Literal('denied'), seq: Seq, vm_id: VmId }),
+  /**
+   * Another netd takes its place: it closes what it listens at, and ends when the connections that it has passed on so far have, at the
+   * latest after `NETD_DRAIN_MS`.
+   */
+  Type.Object({ type: Type.Literal('drain'), seq: Seq }),
   /** Answers `pin`: whether the addresses are open. */
   Type.Object({ type: Type.Literal('pinned'), id: Seq, granted: Type.Boolean() }),
   /** End: what is served ends with it. */

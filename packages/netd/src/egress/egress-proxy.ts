@@ -64,6 +64,15 @@ export class EgressProxy {
     return address.port;
   }
 
+  get connections(): number {
+    return this.#total;
+  }
+
+  /** Takes no more connections. */
+  close(): void {
+    this.#server.close();
+  }
+
   /** Ends what a sandbox has open. */
   drop(address: string): void {
     for (const connection of this.#open.get(address) ?? []) connection.abort();

@@ -8,6 +8,11 @@ import { PeerBudget, UdpForward } from './udp-forward.ts';
 
 interface Forward {
   port: number;
+  /** Of its clients. Datagrams have none. */
+  connections(): number;
+  /** Frees the port; connections stay. */
+  drain(): Promise<void>;
+  /** Connections end, too. */
   close(): Promise<void>;
 }
 
@@ -65,6 +70,22 @@ export class PortForwarder {
     this.#published.delete(vmId);
     published.last = published.last.then(() => this.#change(published, published.address, []));
     await published.last;
+  }
+
+  get connections(): number {
+    const open = [...this.#published.values()].flatMap((published) => [...published.open.values()]);
+    return open.reduce((sum, forward) => sum + forward.connections(), 0);
+  }
+
+  /** Frees all ports. Their connections stay until `remove`. */
+  async drain(): Promise<void> {
+    clearInterval(this.#retry);
+    await Promise.all(
+      [...this.#published.values()].map(async (published) => {
+        await published.last;
+        await Promise.all([...published.open.values()].map((forward) => forward.drain()));
+      }),
+    );
   }
 
   async close(): Promise<void> {
@@ -143,10 +164,15 @@ async function openTcp(
   server.on('error', (error) =>
     log.error({ error: error.message, vm_port: target.port }, 'a port forwarder failed'),
   );
+  const closed = new Promise<void>((resolve) => server.once('close', resolve));
   return {
     port: boundPort(server),
+    connections: () => sockets.size,
+    drain: () => {
+      server.close();
+      return Promise.resolve();
+    },
     close: async () => {
-      const closed = once(server, 'close');
       server.close();
       for (const socket of sockets) socket.destroy();
       await closed;
@@ -156,7 +182,9 @@ async function openTcp(
 
 async function openUdp(target: PortTarget, host: string, port: number, peers: PeerBudget): Promise<Forward> {
   const forward = await UdpForward.listen(target, host, port, peers);
-  return { port: forward.port, close: () => forward.close() };
+  let closed: Promise<void> | undefined;
+  const close = (): Promise<void> => (closed ??= forward.close());
+  return { port: forward.port, connections: () => 0, drain: close, close };
 }
 
 function boundPort(server: Server): number {

@@ -17,4 +17,4 @@ const stop = (): never => process.exit(0);
 const service = new InterceptService(manifest.version, stop);
 await listenAt(guestPath, netdUid, (socket) => service.acceptGuest(socket));
 await listenAt(path, 0, (socket) => service.accept(socket));
-serveAs(uid, path, () => service.idleMs, stop);
+serveAs(uid, path, service, stop);

@@ -16,4 +16,4 @@ const stop = (): never => process.exit(0);
 const service = new StoreService(manifest.version, stop);
 await service.listen(address);
 await listenAt(path, 0, (socket) => service.accept(socket));
-serveAs(uid, path, () => service.idleMs, stop);
+serveAs(uid, path, service, stop);

@@ -44,6 +44,8 @@ export interface NetworkOptions {
   firewallWatchMs?: number;
   /** A netd that takes longer than this for anything has hung, in milliseconds. Default 20 000. */
   netdReplyMs?: number;
+  /** Version of the netd that is started; one of another is replaced. Default: that of this installation. */
+  netdVersion?: string;
   /** Folder for what belongs to the machine and not to one service; must not outlive a boot. */
   runDir?: string;
 }

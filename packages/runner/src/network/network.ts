@@ -128,6 +128,7 @@ export class Network {
         if (slot === undefined) throw new Error(`${vmId} has no network`);
         await (await loaded.promise).pin(slot.index, pins);
       },
+      version: options.netdVersion,
       ...(options.netdReplyMs === undefined ? {} : { replyMs: options.netdReplyMs }),
       onDnsPort: async (port) => await (await loaded.promise).setDnsPort(port),
       onEgressPort: async (port) => await (await loaded.promise).setEgressPort(port),

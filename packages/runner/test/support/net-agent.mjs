@@ -4,6 +4,7 @@ import { Resolver } from 'node:dns/promises';
 import net from 'node:net';
 import readline from 'node:readline';
 
+const open = new Map();
 const operations = {
   // Connects, sends `text`, ends its side, answers with all that came back.
   // `base64`: bytes instead of text. `stay`: its side stays open.
@@ -25,6 +26,25 @@ const operations = {
       });
       socket.on('error', (error) => resolve({ error: error.code }));
       socket.on('close', () => resolve({ text: said }));
+    }),
+  // Says `text` to a server that greets and echoes, on one connection that stays open; answers when it is back.
+  'tcp-echo': ({ host, port, text }) =>
+    new Promise((resolve) => {
+      const socket = open.get(`${host}:${port}`) ?? net.connect({ host, port });
+      const isNew = !open.has(`${host}:${port}`);
+      open.set(`${host}:${port}`, socket);
+      let said = '';
+      const onData = (chunk) => {
+        said += chunk;
+        if (isNew && said.endsWith('\n')) socket.write(text);
+        if (!said.endsWith(text)) return;
+        socket.off('data', onData);
+        resolve({ text });
+      };
+      socket.on('data', onData);
+      socket.on('error', (error) => resolve({ error: error.code }));
+      socket.on('close', () => resolve({ error: 'CLOSED' }));
+      if (!isNew) socket.write(text);
     }),
   // Answers every connection with '<name> <remote address>\n' and an echo.
   'tcp-server': ({ host, port, name }) =>

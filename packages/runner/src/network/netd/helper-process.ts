@@ -137,6 +137,18 @@ export class HelperProcess {
     }
   }
 
+  /** The one that runs is on its own from now on: the next one takes its place beside it. @returns what it was */
+  async release(): Promise<ProcessIdentity | undefined> {
+    const running = await this.running();
+    await rm(this.#record, { force: true });
+    return running;
+  }
+
+  /** Ends what runs beside the one that is recorded: nobody can tell it anything any more. */
+  async killOthers(): Promise<void> {
+    await this.#cgroups.kill(this.#program.name, (await this.running())?.pid ?? 0);
+  }
+
   /** Resolves when none runs any more: everything it listened at is closed. */
   async kill(): Promise<void> {
     // One that our record does not know (a runner was killed as it started it) ends when its socket goes.

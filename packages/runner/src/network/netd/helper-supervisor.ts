@@ -8,6 +8,7 @@ import {
   HelperLostError,
   type HelperProtocol,
 } from './helper-connection.ts';
+import { killProcess } from '../../vmm/process-identity.ts';
 import { type HelperProcess, netdVersion } from './helper-process.ts';
 
 const REPLY_DEADLINE_MS = 20_000;
@@ -16,6 +17,7 @@ const RESTART_DELAY_MS = { first: 100, most: 10_000 };
 /** One that served this long before it ended starts again without delay. */
 const STEADY_MS = 30_000;
 const PING_MS = 5_000;
+const KILL_MS = 10_000;
 const LOG_LINES = { perSecond: 50, burst: 500 };
 
 interface Message {
@@ -36,8 +38,29 @@ interface LogLine {
 /** What it says besides its first message and its log lines. */
 export type HelperRequest<S extends TSchema> = Exclude<HelperEvent<S>, { type: 'hello' | 'log' }>;
 
+/** Listens where this one would, and is of another version. */
+class OtherVersionError<Sent extends Message, S extends TSchema> extends Error {
+  readonly connection: HelperConnection<Sent, S>;
+
+  constructor(connection: HelperConnection<Sent, S>, { version, protocol }: Hello) {
+    super(`it is of version ${version}, protocol ${protocol}`);
+    this.connection = connection;
+  }
+}
+
+/** One of another version, which serves what it had open when this one took its place. */
+export interface DrainingHelper<Sent extends Message, S extends TSchema> {
+  connection: HelperConnection<Sent, S>;
+  /** Resolves when it has ended for certain. */
+  ended: Promise<void>;
+}
+
 export interface HelperOptions<Sent extends Message, S extends TSchema> {
   process: HelperProcess;
+  /** Of those that are started. Default: that of this installation. */
+  version?: string | undefined;
+  /** Whether one of another version is told to `drain` before another takes its place; otherwise it is ended. */
+  drains?: boolean;
   protocol: HelperProtocol<Sent, S>;
   /** One that takes longer to answer has hung. Default 20 000 ms. */
   replyMs?: number | undefined;
@@ -61,6 +84,8 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
   readonly #stopping = new AbortController();
   readonly #logged = new RateLimit(LOG_LINES);
   readonly #ping: NodeJS.Timeout;
+  readonly #draining = new Set<DrainingHelper<Sent, S>>();
+  #hasLooked = false;
   #running: Promise<void> | undefined;
   #connection: HelperConnection<Sent, S> | undefined;
   #isEnding = false;
@@ -75,6 +100,11 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
   /** Undefined while it does not run. */
   get connection(): HelperConnection<Sent, S> | undefined {
     return this.#connection;
+  }
+
+  /** They have to be told, too, what is to end. */
+  get draining(): DrainingHelper<Sent, S>[] {
+    return [...this.#draining];
   }
 
   /** The last one has lost its connection and is being ended: until `onDead` it may still serve. */
@@ -111,6 +141,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
     this.#stopping.abort();
     clearInterval(this.#ping);
     this.#connection?.end('the runner is ending');
+    for (const { connection } of this.#draining) connection.end('the runner is ending');
     await this.#running;
   }
 
@@ -161,10 +192,13 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
   }
 
   async #connect(): Promise<HelperConnection<Sent, S>> {
-    const { process, prepare } = this.#options;
-    const version = netdVersion();
+    const { process, prepare, version = netdVersion() } = this.#options;
+    if (!this.#hasLooked) await process.killOthers();
+    this.#hasLooked = true;
     if ((await process.running()) !== undefined) {
-      const found = await this.#handshake(version).catch(() => undefined);
+      const found = await this.#handshake(version).catch(async (error: unknown) => {
+        if (error instanceof OtherVersionError) await this.#drain(error as OtherVersionError<Sent, S>);
+      });
       if (found !== undefined) return found;
     }
     await prepare?.();
@@ -175,28 +209,53 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
       try {
         return await this.#handshake(version);
       } catch (error) {
+        if (error instanceof OtherVersionError)
+          (error as OtherVersionError<Sent, S>).connection.end('it is not the one that was started');
         this.#stopping.signal.throwIfAborted();
         if (performance.now() > end || (await process.running()) === undefined) throw error;
       }
     }
   }
 
-  /** @throws when none listens, or one of another version */
+  /** One that does not know how is ended when another is started. */
+  async #drain({ connection, message }: OtherVersionError<Sent, S>): Promise<void> {
+    const { process, protocol, drains = false, log } = this.#options;
+    try {
+      if (!drains) throw new Error(message);
+      await connection.request({ type: 'drain' } as Parameters<typeof connection.request>[0]);
+    } catch {
+      return connection.end('it is to be replaced');
+    }
+    const identity = await process.release();
+    const ended = connection.lost.then(async () => {
+      this.#draining.delete(draining);
+      if (identity === undefined || this.isStopping) return;
+      await killProcess(identity, KILL_MS).catch((err: unknown) =>
+        log.error({ err }, `a former ${protocol.name} could not be ended`),
+      );
+    });
+    const draining = { connection, ended };
+    this.#draining.add(draining);
+    log.info({ why: message, pid: identity?.pid }, `another ${protocol.name} takes over; connections stay`);
+  }
+
+  /** @throws when none listens, or OtherVersionError */
   async #handshake(version: string): Promise<HelperConnection<Sent, S>> {
     const { process, protocol, replyMs = REPLY_DEADLINE_MS, onHello, onRequest, log } = this.#options;
     const greeted = Promise.withResolvers<void>();
+    let isGreeted = false;
     const onEvent = (event: HelperEvent<S>, from: HelperConnection<Sent, S>): void => {
       const message = event as unknown as Hello | LogLine | { type: 'other' };
       if (message.type === 'hello') {
-        if (message.protocol !== protocol.version || message.version !== version) {
-          const { version: its, protocol: spoken } = message;
-          return greeted.reject(new Error(`it is of version ${its}, protocol ${spoken}`));
-        }
+        if (message.protocol !== protocol.version || message.version !== version)
+          return greeted.reject(new OtherVersionError(from, message));
         onHello?.(event as Extract<HelperEvent<S>, { type: 'hello' }>);
+        isGreeted = true;
         greeted.resolve();
       } else if (message.type === 'log') {
         if (this.#logged.take()) log[message.level](message.facts, message.message);
-      } else onRequest(event as HelperRequest<S>, from);
+        // One that drains has nothing to ask.
+      } else if (isGreeted) onRequest(event as HelperRequest<S>, from);
     };
     const connection = await HelperConnection.open(process.socketPath, protocol, replyMs, onEvent);
     const timer = setTimeout(() => connection.end('no greeting'), HELPER_START_MS);
@@ -205,7 +264,7 @@ export class HelperSupervisor<Sent extends Message, S extends TSchema> {
       await greeted.promise;
       return connection;
     } catch (error) {
-      connection.end('it is to be replaced');
+      if (!(error instanceof OtherVersionError)) connection.end('it is to be replaced');
       throw error;
     } finally {
       clearTimeout(timer);

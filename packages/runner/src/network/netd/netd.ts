@@ -20,7 +20,7 @@ import {
 import type { Logger } from 'pino';
 import type { CgroupTree } from '../../cgroup/cgroup-tree.ts';
 import { type HelperConnection, HelperLostError, type HelperProtocol } from './helper-connection.ts';
-import { HelperProcess, LISTENING_DESCRIPTOR, SHARED_FOLDER } from './helper-process.ts';
+import { HelperProcess, LISTENING_DESCRIPTOR, netdVersion, SHARED_FOLDER } from './helper-process.ts';
 import { type HelperRequest, HelperSupervisor } from './helper-supervisor.ts';
 
 export const NETD: HelperProtocol<RunnerToNetd, typeof NetdToRunner> = {
@@ -47,6 +47,8 @@ export interface NetdOptions {
   interceptSocket?: string | undefined;
   /** What it serves from the first moment. */
   sandboxes: readonly NetdSandbox[];
+  /** Default: that of this installation. */
+  version?: string | undefined;
   /** It has so long for whatever it is told; one that takes longer has hung. Default 20 000 ms. */
   replyMs?: number;
   /** Opens addresses for a sandbox; in force when it resolves. */
@@ -85,8 +87,8 @@ export class Netd {
   private constructor(options: NetdOptions) {
     this.#options = options;
     this.#nameServers = options.nameServers;
-    const { dir, uid, dnsAddress, interceptSocket, cgroups, replyMs, log } = options;
-    const args = [String(uid), LISTENING_DESCRIPTOR];
+    const { dir, uid, dnsAddress, interceptSocket, cgroups, replyMs, version = netdVersion(), log } = options;
+    const args = [String(uid), LISTENING_DESCRIPTOR, version];
     this.#helper = new HelperSupervisor({
       process: new HelperProcess(
         dir,
@@ -99,6 +101,8 @@ export class Netd {
         },
         cgroups,
       ),
+      version,
+      drains: true,
       protocol: NETD,
       replyMs,
       serve: (connection) => this.#serve(connection),
@@ -175,6 +179,10 @@ export class Netd {
   async remove(vmId: string): Promise<void> {
     if (!this.#sandboxes.delete(vmId)) return;
     const { connection, isEnding } = this.#helper;
+    const former = this.#helper.draining.map(async ({ connection: own, ended }) => {
+      // It is ended when it does not answer, or is gone.
+      await own.request({ type: 'remove', vm_id: vmId }).catch(() => ended);
+    });
     const dead = this.#dead.promise;
     let isLost = isEnding;
     try {
@@ -185,6 +193,7 @@ export class Netd {
     }
     // One that is gone leads nowhere, but one that has hung is only gone when it was killed.
     if (isLost && !this.#helper.isStopping) await dead;
+    await Promise.all(former);
   }
 
   /**
