@@ -6,7 +6,7 @@ import { idOfFile } from '../disk/manifest.ts';
 import { syncLarge, syncPath } from '../disk/sync-path.ts';
 import type { ImageConfig } from '../image/image-config.ts';
 import type { GuestSize } from '../template/machine-size.ts';
-import type { Accelerator } from '../vmm/accelerator.ts';
+import type { Accelerator } from '../vmm/hardware.ts';
 import type { VmmDriver } from '../vmm/driver.ts';
 import { SuspendImage } from './suspend-image.ts';
 

@@ -1,8 +1,7 @@
 import { createHash } from 'node:crypto';
-import type { Accelerator } from '../vmm/accelerator.ts';
 import type { Vmm, VmmDriver } from '../vmm/driver.ts';
 import { cpuIdentity } from '../vmm/hardware.ts';
-import type { Hardware } from '../vmm/hardware.ts';
+import type { Accelerator, Hardware } from '../vmm/hardware.ts';
 
 /** Size of a machine. Each size has a template of its own. */
 export interface MachineSize {

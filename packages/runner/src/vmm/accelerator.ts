@@ -4,14 +4,12 @@ import { release } from 'node:os';
 import { dirname, join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Logger } from 'pino';
+import type { Accelerator } from './hardware.ts';
 import { readHostCpu } from './host-cpu.ts';
 import type { HostCpu } from './host-cpu.ts';
 import { tryKvm } from './kvm-trial.ts';
 import type { TrialOptions, TrialResult, TrialSteps } from './kvm-trial.ts';
 import { bootId } from './process-identity.ts';
-
-/** How guest code is executed: by hardware virtualisation, or by an emulator that is about ten times slower. */
-export type Accelerator = 'kvm' | 'tcg';
 
 /** What the operator wants (`RELEAP_ACCELERATOR`). `auto`: KVM if guests boot under it, and the emulator otherwise. */
 export type AcceleratorChoice = Accelerator | 'auto';

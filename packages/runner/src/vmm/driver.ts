@@ -14,8 +14,7 @@
  */
 import type { Logger } from 'pino';
 import type { PlacedLayer, VmDisks } from '../disk/vm-disks.ts';
-import type { Accelerator } from './accelerator.ts';
-import type { Hardware, NamedCpu } from './hardware.ts';
+import type { Accelerator, Hardware, NamedCpu } from './hardware.ts';
 import type { BootResult, TrialBoot } from './kvm-trial.ts';
 import type { ProcessIdentity } from './process-identity.ts';
 

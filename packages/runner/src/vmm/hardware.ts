@@ -1,3 +1,6 @@
+/** How guest code is executed: by hardware virtualisation, or by an emulator that is about ten times slower. */
+export type Accelerator = 'kvm' | 'tcg';
+
 /** The read-only file system of Releap that a machine was booted with. The guest's memory refers to its content. */
 export interface SystemDisk {
   path: string;

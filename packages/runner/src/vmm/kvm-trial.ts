@@ -1,6 +1,5 @@
 /** Whether guests run under KVM on this host: only one that does proves it. */
-import type { Accelerator } from './accelerator.ts';
-import type { NamedCpu } from './hardware.ts';
+import type { Accelerator, NamedCpu } from './hardware.ts';
 
 /** Milliseconds of each step of a trial that has succeeded. */
 export type TrialSteps = Record<string, number>;

@@ -5,7 +5,7 @@
  */
 import { KVM_BOOT } from '@releap/contract/boot-watch';
 import type { BootPatience } from '@releap/contract/boot-watch';
-import type { Accelerator } from './accelerator.ts';
+import type { Accelerator } from './hardware.ts';
 
 /**
  * Deadlines of single steps, in milliseconds. They end steps that hang, so that a VMM never blocks the runner. A host that is overloaded,

@@ -1,7 +1,6 @@
 import { architectureOf } from '@releap/contract/architecture';
 import type { Architecture } from '@releap/contract/architecture';
-import type { Accelerator } from '../accelerator.ts';
-import type { Hardware } from '../hardware.ts';
+import type { Accelerator, Hardware } from '../hardware.ts';
 
 /**
  * The virtual hardware of a machine. A saved state can only be loaded into the model that it was saved with, so a released

@@ -2,9 +2,8 @@
 import { readFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { run } from '../../process/index.ts';
-import type { Accelerator } from '../accelerator.ts';
 import type { Vmm } from '../driver.ts';
-import type { NamedCpu } from '../hardware.ts';
+import type { Accelerator, NamedCpu } from '../hardware.ts';
 import { DEADLINES_MS } from '../tuning.ts';
 import { SWITCHED_OFF } from './device-model.ts';
 import { vmmCommand } from './vmm-store.ts';
