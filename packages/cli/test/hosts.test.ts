@@ -82,6 +82,7 @@ describe('rlp host ls', () => {
       'DISK',
       'SANDBOXES',
       'SNAPSHOTS',
+      'CLASSES',
     ]);
     const row = (id: string): string[] => rows.find((cells) => cells[0] === id) ?? [];
     assert.deepEqual(

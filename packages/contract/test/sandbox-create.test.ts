@@ -3,13 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import * as fc from 'fast-check';
 import { propertyRuns } from '@releap/testing/repetitions';
-import {
-  ApiError,
-  rejectUnsupported,
-  SandboxCreateRequest,
-  validate,
-  resolveSandboxCreate,
-} from '../src/index.ts';
+import { ApiError, SandboxCreateRequest, validate, resolveSandboxCreate } from '../src/index.ts';
 import { create, refused } from './support/sandbox-create.ts';
 
 describe('name', () => {
@@ -323,26 +317,4 @@ test('no JSON value makes anything but a 400', () => {
       }
     }),
   );
-});
-
-test('what is not available yet is refused by name, and only that', () => {
-  rejectUnsupported(
-    create({
-      persistent: true,
-      spot: true,
-      docker_data_mib: 512,
-      egress_policy: { enabled: true },
-      gpu_host: 1,
-      secrets: ['A'],
-    }),
-  );
-  const asked: Record<string, unknown>[] = [{ cpu_type: 'x' }, { network_class: 'x' }, { disk_class: 'x' }];
-  for (const body of asked) {
-    const sandbox = create(body);
-    assert.throws(
-      () => rejectUnsupported(sandbox),
-      (error: unknown) =>
-        error instanceof ApiError && error.status === 400 && /not available yet/.test(error.message),
-    );
-  }
 });

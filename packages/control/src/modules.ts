@@ -6,6 +6,7 @@ import { compatModule } from './edge/compat/module.ts';
 import type { ControlServices } from './services.ts';
 import { credentialsModule } from './platform/credentials/module.ts';
 import { endpointsModule } from './edge/endpoints/module.ts';
+import { classesModule } from './fleet/classes/module.ts';
 import { clusterModule } from './platform/events/module.ts';
 import { functionsModule } from './functions/versions/module.ts';
 import { functionIngressModule } from './functions/ingress/module.ts';
@@ -71,6 +72,7 @@ const MODULES: readonly CreateModule[] = [
   registriesModule,
   objectStoresModule,
   regionsModule,
+  classesModule,
   billingModule,
   quotasModule,
   usageModule,

@@ -34,6 +34,7 @@ import { CONTROL_LIMITS, type ControlLimits } from './limits.ts';
 import { createKeyAudit, type KeyAudit } from './tenancy/management/key-audit.ts';
 import { transitionMetrics } from './platform/metrics/instruments.ts';
 import type { ServiceOptions } from './options.ts';
+import { createHardwareClasses, type HardwareClasses } from './fleet/classes/hardware-classes.ts';
 import { createRegions, type Regions } from './fleet/regions/regions.ts';
 import { createPullCredentials, type PullCredentials } from './storage/registries/pull-credentials.ts';
 import { endConnection } from './fleet/runners/operator-marks.ts';
@@ -85,6 +86,7 @@ export interface ControlServices {
   readonly keyAudit: KeyAudit;
   readonly idempotency: Idempotency;
   readonly regions: Regions;
+  readonly classes: HardwareClasses;
   readonly lifecycle: Lifecycle;
   readonly snapshots: Snapshots;
   readonly scheduler: Scheduler;
@@ -282,6 +284,7 @@ export async function createServices(
     callers: createCallerAuthenticator(database, options.oidc, log),
     idempotency,
     regions: createRegions(database),
+    classes: createHardwareClasses(database),
     lifecycle,
     snapshots,
     scheduler,

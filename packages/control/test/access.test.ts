@@ -307,7 +307,7 @@ describe('regions', () => {
     ]);
   });
 
-  it('GET /cpu-types, /network-classes and /disk-classes are empty while no host has classes', async () => {
+  it('GET /cpu-types, /network-classes and /disk-classes are empty while the operator has defined no class', async () => {
     for (const path of ['/cpu-types', '/network-classes', '/disk-classes'])
       assert.deepEqual((await world.call('GET', path)).body, []);
   });

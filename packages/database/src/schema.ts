@@ -3,6 +3,7 @@
  * columns with `columns('s', SANDBOX_COLUMNS)` and never use `select *`, which would also read columns of later versions. Migrations define the tables; a test compares these lists with them.
  */
 import type {
+  ClassKind,
   DesiredState,
   Origin,
   PortMapping,
@@ -35,6 +36,8 @@ export interface StoredSpec {
   user?: string;
   /** The one host that it may run on. */
   required_runner_id?: string;
+  /** Slugs of the classes of hardware that it asks for, by kind: it is placed on hosts that have these or higher ones. */
+  classes?: Partial<Record<ClassKind, string>> | undefined;
   /** The span that created it (W3C Trace Context), while traces are on. */
   traceparent?: string;
 }

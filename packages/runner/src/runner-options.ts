@@ -1,4 +1,5 @@
 /** What a runner is started with. */
+import type { RunnerFacts } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { DiskLimit } from './cgroup/disk-limit.ts';
 import type { BuildLimits } from './dockerfile/build-limits.ts';
@@ -61,5 +62,7 @@ export interface RunnerOptions {
   diskLimit?: DiskLimit;
   /** What this machine offers, instead of what it has. */
   capacity?: { cores?: number; memMib?: number; diskMib?: number };
+  /** Slugs of the classes of hardware that this machine has, by kind. */
+  classes?: RunnerFacts['classes'];
   log: Logger;
 }

@@ -35,6 +35,15 @@ describe('the configuration', () => {
     assert.deepEqual(loadConfig({ RELEAP_PORT: '', DATABASE_URL: '' }), loadConfig({}));
   });
 
+  test('has the classes of hardware that a machine declares', () => {
+    assert.deepEqual(loadConfig({}).classes, {});
+    assert.deepEqual(loadConfig({ RELEAP_CPU_TYPE: 'zen4', RELEAP_DISK_CLASS: 'nvme' }).classes, {
+      cpu_type: 'zen4',
+      disk_class: 'nvme',
+    });
+    assert.match(problems({ RELEAP_NETWORK_CLASS: '10 G' }).join(), /RELEAP_NETWORK_CLASS.*a slug: a-z/);
+  });
+
   test('appends the path of the toolbox to the base URL of the gateway, once', () => {
     for (const base of [
       'https://gw.example.org',

@@ -31,6 +31,9 @@ export interface CreateOptions {
   spot?: boolean;
   region?: string;
   arch?: string;
+  cpuType?: string;
+  networkClass?: string;
+  diskClass?: string;
 }
 
 export function createRequest(
@@ -64,6 +67,9 @@ export function createRequest(
     ...(options.spot ? { spot: true } : {}),
     ...given('region', options.region, (text) => text),
     ...(arch === undefined ? {} : { cpu_arch: arch }),
+    ...given('cpu_type', options.cpuType, (text) => text),
+    ...given('network_class', options.networkClass, (text) => text),
+    ...given('disk_class', options.diskClass, (text) => text),
   };
 }
 

@@ -6,6 +6,7 @@ import { checkCgroup } from '../doctor/cgroup.ts';
 import { checkClock } from '../doctor/clock.ts';
 import type { Check } from '../doctor/check.ts';
 import { checkDigests } from '../doctor/digests.ts';
+import { checkHardwareClasses } from '../doctor/hardware-classes.ts';
 import { checkImageCache } from '../doctor/image-cache.ts';
 import { checkKvmHost } from '../doctor/kvm-host.ts';
 import { checkMachine } from '../doctor/machine.ts';
@@ -70,6 +71,7 @@ async function collect(
   checks.push(await checkMemoryCopies(root, context.signal));
   checks.push(await checkClock(root, context.signal));
   checks.push(checkCgroup(), ...(await checkStorage(releapHome(env), cache)));
+  checks.push(await checkHardwareClasses(releapHome(env), env));
   checks.push(...(await checkImageCache(cache, env)));
   checks.push(...(await checkQuarantine(releapHome(env))));
   checks.push(...(await checkPreviewCertificate(releapHome(env))));

@@ -5,6 +5,7 @@ import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
 import { findHost, findSandbox, hasStatus, listHosts as readHosts, poll } from '@releap/sdk';
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
+import { classSlugs } from './host-classes.ts';
 import { openOperator, type Operator } from '../operator.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, showTable, table } from '../output/table.ts';
@@ -34,7 +35,7 @@ export async function listHosts(context: Context): Promise<number> {
   return showTable(
     context,
     all,
-    ['ID', 'REGION', 'STATUS', 'SEEN', 'CPU', 'MEM', 'DISK', 'SANDBOXES', 'SNAPSHOTS'],
+    ['ID', 'REGION', 'STATUS', 'SEEN', 'CPU', 'MEM', 'DISK', 'SANDBOXES', 'SNAPSHOTS', 'CLASSES'],
     row,
   );
 }
@@ -52,6 +53,7 @@ function row(host: HostRecord): string[] {
     `${used.disk_mib}/${allocatable.disk_mib} MiB`,
     counts(host),
     String(host.snapshots),
+    classSlugs(host),
   ];
 }
 

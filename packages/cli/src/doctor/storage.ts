@@ -63,7 +63,7 @@ async function checkCloning(home: string, folder: string): Promise<Check> {
 }
 
 /** The home itself, or what it will be made in. */
-async function nearestFolder(path: string): Promise<string> {
+export async function nearestFolder(path: string): Promise<string> {
   for (let folder = path; ; folder = dirname(folder)) {
     const found = await statfs(folder).then(
       () => true,

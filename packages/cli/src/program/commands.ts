@@ -107,5 +107,8 @@ function withCreateOptions(command: Command): Command {
     .option('--persistent', 'keep its disk over stop and start; it can be paused too')
     .option('--spot', 'cheaper, and evicted when the capacity is needed')
     .option('--region <region>', 'where to place it')
-    .addOption(new Option('--arch <arch>', 'processor architecture').choices(['amd64', 'arm64']));
+    .addOption(new Option('--arch <arch>', 'processor architecture').choices(['amd64', 'arm64']))
+    .option('--cpu-type <class>', 'the least CPU type, and with it the architecture')
+    .option('--network-class <class>', 'the least network class')
+    .option('--disk-class <class>', 'the least disk class');
 }

@@ -1,5 +1,6 @@
 /** What the operator of a service does on its machine. */
-import type { Registration } from './registration.ts';
+import { Option } from 'commander';
+import { collect, type Registration } from './registration.ts';
 
 export function hostCommands({ program, lazy }: Registration): void {
   program
@@ -35,6 +36,23 @@ export function hostCommands({ program, lazy }: Registration): void {
     .command('ls', { isDefault: true })
     .description('List hosts, with the capacity that is allocated to sandboxes.')
     .action(lazy(async () => (await import('../commands/hosts.ts')).listHosts));
+  host
+    .command('show')
+    .description('Show a host, with its classes of hardware and where they come from.')
+    .argument('<host>')
+    .action(lazy(async () => (await import('../commands/host-classes.ts')).showHost));
+  host
+    .command('set')
+    .summary('set the classes of hardware of a host')
+    .description(
+      'Set classes of hardware of a host, which win over those that its runner declares. "declared" in place of a class: ' +
+        'what the runner declares applies again.',
+    )
+    .argument('<host>')
+    .option('--cpu-type <slug>', 'a CPU type')
+    .option('--network-class <slug>', 'a network class')
+    .option('--disk-class <slug>', 'a disk class')
+    .action(lazy(async () => (await import('../commands/host-classes.ts')).setHostClasses));
   host
     .command('drain')
     .summary('take sandboxes off a host, and give it none')
@@ -80,6 +98,38 @@ export function hostCommands({ program, lazy }: Registration): void {
     .argument('<host>')
     .option('--yes', 'without it, only show what would be lost')
     .action(lazy(async () => (await import('../commands/hosts.ts')).forget));
+
+  const hardware = program
+    .command('class')
+    .summary('classes of hardware that sandboxes may ask for')
+    .description(
+      'Classes of hardware: values of cpu_type, network_class and disk_class of a create, each with a tier. ' +
+        'A sandbox that asks for one is placed on hosts of its tier or a higher one. KIND is cpu_type, network_class or disk_class.',
+    );
+  hardware
+    .command('ls', { isDefault: true })
+    .description('List the classes, with the number of hosts that have each.')
+    .action(lazy(async () => (await import('../commands/hardware-classes.ts')).listClasses));
+  hardware
+    .command('set')
+    .description('Define a class, or replace its definition.')
+    .argument('<kind>')
+    .argument('<slug>')
+    .requiredOption('--tier <number>', '1 is the lowest; CPU tiers are counted per architecture')
+    .option('--name <text>', 'what to call it (default: its slug)')
+    .addOption(new Option('--arch <arch>', 'of a CPU type').choices(['amd64', 'arm64']))
+    .option(
+      '--model <text>',
+      'of a CPU type: hosts whose processor has this text in its name are of it (repeatable)',
+      collect,
+    )
+    .action(lazy(async () => (await import('../commands/hardware-classes.ts')).setClass));
+  hardware
+    .command('rm')
+    .description('Delete a class that no host has and no sandbox has asked for.')
+    .argument('<kind>')
+    .argument('<slug>')
+    .action(lazy(async () => (await import('../commands/hardware-classes.ts')).removeClass));
 
   const admin = program
     .command('admin')

@@ -1,5 +1,6 @@
 /** The handshake of a link: the runner's identity and capabilities, and control's response. */
 import { Type, type Static } from 'typebox';
+import { DeclaredClasses } from '../wire/compute/hardware-class.ts';
 import { Count, Name, text, Uuid } from '../wire/platform/fields.ts';
 import { LINK_NAMES_MAX } from './link.ts';
 
@@ -20,6 +21,9 @@ export const RunnerFacts = Type.Object({
   /** Digest of the kernel, agent, system disk and devices of new guests. */
   guest: Type.Optional(text(64)),
   gpus: Count,
+  /** Name of the processor, as Linux has it. */
+  processor: Type.Optional(text(200)),
+  classes: Type.Optional(DeclaredClasses),
 });
 export type RunnerFacts = Static<typeof RunnerFacts>;
 

@@ -17,6 +17,7 @@ export * from './storage/image.ts';
 export * from './storage/object-store.ts';
 export * from './storage/secret.ts';
 export * from './storage/volume.ts';
+export * from './compute/hardware-class.ts';
 export * from './compute/job.ts';
 export * from './compute/object-store-mount.ts';
 export * from './compute/region.ts';

@@ -11,6 +11,7 @@ import { imageOperations, imageResource } from './storage/image.ts';
 import { objectStoreOperations, objectStoreResource } from './storage/object-store.ts';
 import { secretOperations, secretResource } from './storage/secret.ts';
 import { volumeOperations, volumeResource } from './storage/volume.ts';
+import { hardwareClassOperations, hardwareClassResource } from './compute/hardware-class.ts';
 import { jobOperations, jobResource } from './compute/job.ts';
 import { objectStoreMountOperations, objectStoreMountResource } from './compute/object-store-mount.ts';
 import { regionOperations, regionResource } from './compute/region.ts';
@@ -53,6 +54,7 @@ export const operations = {
   ...objectStoreOperations,
   ...objectStoreMountOperations,
   ...regionOperations,
+  ...hardwareClassOperations,
   ...managementOperations,
   ...creditsOperations,
   ...quotaOperations,
@@ -87,6 +89,7 @@ export const resources: readonly ApiResource[] = [
   objectStoreResource,
   objectStoreMountResource,
   regionResource,
+  hardwareClassResource,
   managementResource,
   creditsResource,
   quotaResource,

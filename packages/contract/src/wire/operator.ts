@@ -1,5 +1,13 @@
 /** The operator plane: hosts, credits, quotas, the audit log and metrics. It has an OpenAPI document of its own. */
 import { Type, type Static } from 'typebox';
+import {
+  DeclaredClasses,
+  HardwareClass,
+  HardwareClassList,
+  HostClasses,
+  HostClassesRequest,
+  operatorClassOperations,
+} from './compute/hardware-class.ts';
 import { SandboxStatus } from './compute/sandbox-record.ts';
 import type { ApiResource, Operation } from './platform/operation.ts';
 import { CursorParam, nextPage, OptionalPageQuery } from './platform/paging.ts';
@@ -31,6 +39,8 @@ export const HostFacts = Type.Object({
   cpu_model: Type.String({ description: 'The model that guests see.' }),
   vmm: Type.String({ description: 'The VMM and its version.' }),
   gpus: Type.Integer(),
+  processor: Type.Optional(Type.String({ description: 'Name of the processor.' })),
+  classes: Type.Optional(DeclaredClasses),
 });
 
 export const HostRecord = Type.Object({
@@ -43,6 +53,7 @@ export const HostRecord = Type.Object({
   force: Type.Boolean({ description: 'The drain deletes ephemeral sandboxes too.' }),
   last_seen_at: Type.String({ format: 'date-time' }),
   facts: HostFacts,
+  classes: HostClasses,
   used: HostResources,
   allocatable: HostResources,
   held_memory: Type.Object(
@@ -112,8 +123,8 @@ export const HostDrainResponse = Type.Object({
 });
 export type HostDrainResponse = Static<typeof HostDrainResponse>;
 
-export const HostUndrainResponse = Type.Object({ host: HostRecord });
-export type HostUndrainResponse = Static<typeof HostUndrainResponse>;
+export const HostResponse = Type.Object({ host: HostRecord });
+export type HostResponse = Static<typeof HostResponse>;
 
 export const HostForgetResponse = Type.Object({
   host_id: Type.String(),
@@ -184,6 +195,7 @@ const onHost = { tag: 'Hosts', security: 'operator', params: HostParams } as con
 const onOrg = { tag: 'Credits', security: 'operator', params: OrgParams } as const;
 
 export const operatorOperations = {
+  ...operatorClassOperations,
   listHosts: {
     method: 'GET',
     path: '/operator/hosts',
@@ -209,8 +221,18 @@ export const operatorOperations = {
     method: 'POST',
     path: '/operator/hosts/:id/undrain',
     summary: 'End the drain of a host',
-    success: { status: 200, response: { description: 'Ended.', schema: HostUndrainResponse } },
+    success: { status: 200, response: { description: 'Ended.', schema: HostResponse } },
     errors: { 404: unknownHost },
+  },
+  setHostClasses: {
+    ...onHost,
+    method: 'PUT',
+    path: '/operator/hosts/:id/classes',
+    summary: 'Set the classes of hardware of a host',
+    description: 'They win over those that the host declares. Its sandboxes stay.',
+    body: HostClassesRequest,
+    success: { status: 200, response: { description: 'Set.', schema: HostResponse } },
+    errors: { 400: 'There is no such class, or it is of another architecture.', 404: unknownHost },
   },
   evictFromHost: {
     ...onHost,
@@ -343,6 +365,7 @@ export const operatorOperations = {
 
 export const operatorResource = {
   tags: {
+    'Hardware classes': 'Classes of the hardware of hosts, which sandboxes may ask for.',
     Hosts: 'Hosts of the service.',
     Credits: 'Credits of organizations.',
     Quotas: 'Quotas of organizations.',
@@ -350,6 +373,8 @@ export const operatorResource = {
   },
   operations: operatorOperations,
   schemas: {
+    OperatorHardwareClass: HardwareClass,
+    HardwareClassList,
     Host: HostRecord,
     HostList,
     HostDrained: HostDrainResponse,

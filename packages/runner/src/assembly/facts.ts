@@ -19,6 +19,8 @@ const USED_DEADLINE_MS = 60_000;
 export interface FactsSources {
   /** What the machine offers, instead of what it has. */
   capacity: RunnerOptions['capacity'];
+  /** Classes of hardware that this machine has. */
+  classes: RunnerOptions['classes'];
   /** On the file system of the disks. */
   folder: string;
   accelerator: AcceleratorFacts;
@@ -27,7 +29,7 @@ export interface FactsSources {
 }
 
 export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
-  const { capacity, folder, accelerator, machines, log } = sources;
+  const { capacity, classes, folder, accelerator, machines, log } = sources;
   const { platform } = machines.templates;
   const { driver } = platform;
   return {
@@ -41,7 +43,15 @@ export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
     restorable_vmms: driver.vmms.versions.map((version) => driver.nameOf(version)),
     guest: guestDigest(platform),
     gpus: 0,
+    ...processor(),
+    ...(classes === undefined ? {} : { classes }),
   };
+}
+
+/** Its name, as the classes of hardware match it. It is not known on every machine. */
+function processor(): Pick<RunnerFacts, 'processor'> {
+  const name = cpus()[0]?.model.trim() ?? '';
+  return name === '' ? {} : { processor: name.slice(0, 200) };
 }
 
 /** What sandboxes may have of the file system: what they have, which is allocated to them again, and what is free. */

@@ -1,5 +1,5 @@
 import path from 'node:path';
-import { parseAmount } from '@releap/contract';
+import { type ClassKind, parseAmount } from '@releap/contract';
 import type { ControlLimits, OvercommitTier, RateLimits, StoreOptions } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
 import { parseDatabaseUrl } from '@releap/database/database-url';
@@ -43,6 +43,8 @@ export interface Config {
   keyFile: string;
   store: StoreOptions;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
+  /** Slugs of the classes of hardware that this machine has, by kind. */
+  classes: Partial<Record<ClassKind, string>>;
   diskLimit: { mibPerSecond?: number; iops?: number };
   guestKernel?: string;
   warmPool: { size: number; memoryMib?: number };
@@ -191,6 +193,11 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       cores: get('RELEAP_CORES'),
       memMib: get('RELEAP_MEMORY_MIB'),
       diskMib: get('RELEAP_DISK_MIB'),
+    }),
+    classes: compact({
+      cpu_type: get('RELEAP_CPU_TYPE'),
+      network_class: get('RELEAP_NETWORK_CLASS'),
+      disk_class: get('RELEAP_DISK_CLASS'),
     }),
     diskLimit: compact({
       mibPerSecond: get('RELEAP_SANDBOX_DISK_MIB_S'),

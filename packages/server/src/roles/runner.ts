@@ -33,6 +33,7 @@ export async function runnerRole({ config, log, stopping }: RoleContext): Promis
     images: config.images,
     diskLimit: config.diskLimit,
     capacity: config.capacity,
+    classes: config.classes,
     log,
   });
   const { accelerator, vmm, cores, mem_mib: memory } = runner.facts;

@@ -200,18 +200,6 @@ function resolveEgress(policy: SandboxCreateRequest['egress_policy']): ResolvedS
   return { enabled: policy.enabled, allow: [...new Set(entries)] };
 }
 
-/** Refuses fields that this version does not support yet. Throws a 400 that names the field. */
-export function rejectUnsupported(sandbox: ResolvedSandbox): void {
-  const asked: [string, boolean][] = [
-    ['cpu_type', sandbox.cpu_type !== null],
-    ['network_class', sandbox.network_class !== null],
-    ['disk_class', sandbox.disk_class !== null],
-  ];
-  for (const [field, used] of asked) {
-    if (used) throw badRequest(`${field} is not available yet in this version: leave it out`);
-  }
-}
-
 /**
  * The path without doubled or final slashes. Throws a 400 naming `field` on a path that is relative, contains `..`,
  * or would hide what the guest needs (a reserved path or anything below one; of `/` only the root itself).

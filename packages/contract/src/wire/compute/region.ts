@@ -1,4 +1,4 @@
-/** Regions, where sandboxes may be placed, and the classes of their hardware. */
+/** Regions, where sandboxes may be placed. */
 import { Type, type Static } from 'typebox';
 import type { ApiResource, Operation } from '../platform/operation.ts';
 
@@ -26,15 +26,6 @@ export const GlobalRegionRecord = Type.Object({
 });
 export type GlobalRegionRecord = Static<typeof GlobalRegionRecord>;
 
-/** One class of CPU, network or disk; `POST /vms` takes its slug as a minimum. */
-export const HardwareClassRecord = Type.Object({
-  slug: Type.String(),
-  name: Type.String(),
-  tier: Type.Integer({ description: '1 is the lowest. CPU tiers are counted per architecture.' }),
-  arch: Type.Optional(Type.String({ description: 'Architecture; CPU types only.' })),
-});
-export type HardwareClassRecord = Static<typeof HardwareClassRecord>;
-
 export const regionOperations = {
   listRegions: {
     method: 'GET',
@@ -57,42 +48,6 @@ export const regionOperations = {
     success: {
       status: 200,
       response: { description: 'All of them; there are no pages.', schema: Type.Array(GlobalRegionRecord) },
-    },
-    errors: {},
-  },
-  listCpuTypes: {
-    method: 'GET',
-    path: '/cpu-types',
-    tag: 'Regions',
-    summary: 'List the values of cpu_type',
-    security: 'workload',
-    success: {
-      status: 200,
-      response: { description: 'By architecture and tier.', schema: Type.Array(HardwareClassRecord) },
-    },
-    errors: {},
-  },
-  listNetworkClasses: {
-    method: 'GET',
-    path: '/network-classes',
-    tag: 'Regions',
-    summary: 'List the values of network_class',
-    security: 'workload',
-    success: {
-      status: 200,
-      response: { description: 'By tier.', schema: Type.Array(HardwareClassRecord) },
-    },
-    errors: {},
-  },
-  listDiskClasses: {
-    method: 'GET',
-    path: '/disk-classes',
-    tag: 'Regions',
-    summary: 'List the values of disk_class',
-    security: 'workload',
-    success: {
-      status: 200,
-      response: { description: 'By tier.', schema: Type.Array(HardwareClassRecord) },
     },
     errors: {},
   },

@@ -107,6 +107,7 @@ export const ERROR_CODES = {
   route_not_found: final('No operation has this method and path.', 404),
   api_key_not_found: final('There is no such API key.', 404),
   artifact_not_found: final('The runner is assigned nothing that names this artifact or blob.', 404),
+  class_not_found: final('There is no such class of hardware.', 404),
   endpoint_not_found: final('The sandbox has no such endpoint, or its port has none.', 404),
   function_not_found: final('There is no such function.', 404),
   function_version_not_found: final('The function has no version that can serve.', 404),

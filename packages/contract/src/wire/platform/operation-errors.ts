@@ -52,6 +52,7 @@ const NAMED_BY: Readonly<Record<string, ErrorCode>> = {
   'api-keys': 'api_key_not_found',
   endpoints: 'endpoint_not_found',
   fns: 'function_not_found',
+  'hardware-classes': 'class_not_found',
   hosts: 'host_not_found',
   images: 'image_not_found',
   invitations: 'invitation_not_found',

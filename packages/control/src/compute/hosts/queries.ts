@@ -55,6 +55,7 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
     force: row.drain_force,
     last_seen_at: row.last_seen_at.toISOString(),
     facts: host.facts,
+    classes: { cpu_type: null, network_class: null, disk_class: null, ...host.classes },
     used: host.used,
     allocatable: allocatable(host.facts),
     held_memory: { mem_mib: row.held_mem_mib, reclaimable_mib: row.reclaimable_mem_mib },

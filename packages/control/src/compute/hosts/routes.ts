@@ -1,15 +1,19 @@
 /** Operator operations on hosts. */
 import {
+  badRequest,
   isUuid,
   operatorOperations,
   clampLimit,
   decodeKeyCursor,
   encodeKeyCursor,
   LIST_CURSORS,
+  quote,
 } from '@releap/contract';
 import type { Planes } from '../../platform/http/planes.ts';
 import type { Overcommit } from '../scheduler/overcommit.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
+import { unknownClasses } from '../../fleet/classes/host-classes.ts';
+import { setClasses } from '../../fleet/runners/operator-marks.ts';
 import { beginDrain, endDrain, remaining } from './drain.ts';
 import { evictAll, evictOne } from './evict.ts';
 import { forgetHost, type ForgetContext } from './forget.ts';
@@ -52,6 +56,20 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
   operator.operation(operatorOperations.undrainHost, async ({ params }) => {
     const id = hostId(params.id);
     await endDrain(database, id);
+    scheduler.capacityReleased();
+    return { host: await hostRecord(database.pool, overcommit, id) };
+  });
+
+  operator.operation(operatorOperations.setHostClasses, async ({ params, body }) => {
+    const id = hostId(params.id);
+    const { facts } = await hostRecord(database.pool, overcommit, id);
+    const slugs = Object.fromEntries(Object.entries(body).filter(([, slug]) => slug !== null));
+    const [unknown] = await unknownClasses(database.pool, slugs, facts.arch);
+    if (unknown !== undefined)
+      throw badRequest(
+        `${unknown.kind} ${quote(unknown.slug)} does not exist for ${facts.arch}, which host ${id} has`,
+      );
+    if (!(await setClasses(database.pool, id, body))) throw hostNotFound(id);
     scheduler.capacityReleased();
     return { host: await hostRecord(database.pool, overcommit, id) };
   });

@@ -1,5 +1,4 @@
 import {
-  rejectUnsupported,
   badRequest,
   conflict,
   DEFAULTS,
@@ -31,6 +30,7 @@ import {
 } from '../../storage/images/resolve-root.ts';
 import type { Overcommit } from '../scheduler/overcommit.ts';
 import type { StateDeadlines } from './transitions.ts';
+import type { HardwareClasses, WantedClasses } from '../../fleet/classes/hardware-classes.ts';
 import type { Regions } from '../../fleet/regions/regions.ts';
 import { isOvercommitted, type Need } from '../scheduler/placement.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
@@ -56,6 +56,7 @@ import type { ReadRecord } from './queries.ts';
 export interface CreateContext {
   database: Database;
   regions: Regions;
+  classes: HardwareClasses;
   scheduler: Scheduler;
   limits: { overcommit: Overcommit; deadlines: StateDeadlines };
   platform: PlatformLimits;
@@ -103,10 +104,11 @@ export async function createForTenant(
     const before = await context.readRecord({ uuid: id, region: null }, principal.projectId);
     if (before !== undefined) return answer(before);
   }
-  const asked = resolveSandboxCreate(body, context.platform);
-  rejectUnsupported(asked);
+  const resolved = resolveSandboxCreate(body, context.platform);
+  const { cpu_arch: arch, wanted } = await context.classes.resolve(resolved);
+  const asked = { ...resolved, cpu_arch: arch };
   await context.requireCredits(principal.orgId);
-  const { sandbox, region, root, snapshot } = await resolveSource(context, principal, body, asked);
+  const { sandbox, region, root, snapshot } = await resolveSource(context, principal, body, asked, wanted);
   const secrets = await mintByName(database.pool, principal.projectId, sandbox.secrets);
   const mounts = await Promise.all(
     sandbox.object_store_mounts.map((mount) => resolveMount(database.pool, principal.projectId, mount)),
@@ -129,6 +131,7 @@ export async function createForTenant(
         root: root.root,
         image_ref: root.imageRef,
         volumeCount: attachments.length,
+        classes: slugsOf(wanted),
         user,
       },
       source: { kind: 'image' },
@@ -179,13 +182,11 @@ async function resolveSource(
   principal: Principal,
   body: SandboxCreateRequest,
   asked: ResolvedSandbox,
+  wanted: WantedClasses,
 ): Promise<ResolvedSource> {
+  const need = { ...needOf(asked, limits), classes: wanted };
   if (asked.image.type !== 'snapshot') {
-    const region = await regions.resolve(
-      asked.region,
-      principal,
-      scheduler.regionWithMostCapacity(needOf(asked, limits)),
-    );
+    const region = await regions.resolve(asked.region, principal, scheduler.regionWithMostCapacity(need));
     const root = await resolveRoot(readImage, principal.projectId, asked.image);
     await assertAvailable(artifacts, principal.projectId, root, region);
     return { sandbox: asked, region, root };
@@ -196,7 +197,7 @@ async function resolveSource(
   // The default is the snapshot's home region, also for a global region that contains it.
   const home = snapshot.region;
   const region = await regions.resolve(asked.region ?? home, principal, async (ids) =>
-    ids.includes(home) ? home : scheduler.regionWithMostCapacity(needOf(asked, limits))(ids),
+    ids.includes(home) ? home : scheduler.regionWithMostCapacity(need)(ids),
   );
   if (region !== home && snapshot.kind === 'full')
     throw badRequest(
@@ -217,6 +218,9 @@ async function resolveSource(
   assertRestorable(snapshot, host, stored);
   return { sandbox, region, root: { root: snapshot.spec.root, imageRef: `snapshot:${name}` }, snapshot };
 }
+
+const slugsOf = (wanted: WantedClasses): Record<string, string> =>
+  Object.fromEntries(Object.entries(wanted).map(([kind, { slug }]) => [kind, slug]));
 
 /** The demand for the choice of its region. */
 function needOf(asked: ResolvedSandbox, { overcommit }: { overcommit: Overcommit }): Omit<Need, 'region'> {

@@ -52,6 +52,8 @@ export interface NewSandboxSpec
   volumeCount?: number;
   /** The one host that it may run on. */
   required_runner_id?: string;
+  /** Slugs of the classes of hardware that it asks for, by kind. */
+  classes?: StoredSpec['classes'];
 }
 
 /** Where memory and disk come from. */
@@ -168,7 +170,18 @@ function originOf(source: Source): Origin | null {
 }
 
 function stored(spec: NewSandboxSpec, origin: Origin | null): StoredSpec {
-  const { name, vcpus, ports, egress_policy, image_ref, root, entrypoint, user, required_runner_id } = spec;
+  const {
+    name,
+    vcpus,
+    ports,
+    egress_policy,
+    image_ref,
+    root,
+    entrypoint,
+    user,
+    required_runner_id,
+    classes = {},
+  } = spec;
   return {
     version: 1,
     name,
@@ -181,6 +194,7 @@ function stored(spec: NewSandboxSpec, origin: Origin | null): StoredSpec {
     ...(entrypoint === undefined ? {} : { entrypoint }),
     ...(user === undefined ? {} : { user }),
     ...(required_runner_id === undefined ? {} : { required_runner_id }),
+    ...(Object.keys(classes).length === 0 ? {} : { classes }),
     ...traceContext(),
   };
 }
@@ -190,8 +204,8 @@ export function specOfCopy(row: SandboxRow, name: string, env: Environment): New
   const { region, mode, cpu, mem_mib, scratch_mib, gpu_host, docker_data_mib, persistent, spot, cpu_arch } =
     row;
   const sizes = { mode, cpu, vcpus: row.spec.vcpus, mem_mib, scratch_mib };
-  const { ports, egress_policy, image_ref } = row.spec;
+  const { ports, egress_policy, image_ref, classes } = row.spec;
   const root = pinned(row);
   // biome-ignore format: one thing
-  return { ...sizes, name, region, cpu_arch, gpu_host, docker_data_mib, ports, egress_policy, persistent, spot, env, root, image_ref };
+  return { ...sizes, name, region, cpu_arch, gpu_host, docker_data_mib, ports, egress_policy, persistent, spot, env, root, image_ref, classes };
 }

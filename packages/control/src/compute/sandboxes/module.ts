@@ -13,6 +13,7 @@ import type { Logger } from 'pino';
 import type { PlatformLimits } from '@releap/contract';
 import type { ReadImage } from '../../storage/images/resolve-root.ts';
 import type { ReadRecord } from './queries.ts';
+import type { HardwareClasses } from '../../fleet/classes/hardware-classes.ts';
 import type { Regions } from '../../fleet/regions/regions.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import type { Snapshots } from '../snapshots/snapshots.ts';
@@ -60,6 +61,7 @@ export interface SandboxesModuleOptions {
   readImage: ReadImage;
   readRecord: ReadRecord;
   regions: Regions;
+  classes: HardwareClasses;
   scheduler: Scheduler;
   snapshots: Snapshots;
 }

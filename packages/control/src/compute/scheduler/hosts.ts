@@ -1,5 +1,6 @@
 /** The hosts' resources and their allocations, from the database. */
 import type { RunnerFacts } from '@releap/contract';
+import { HOST_CLASSES, type ClassesOfHost } from '../../fleet/classes/host-classes.ts';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import type { Overcommit } from './overcommit.ts';
 import { EPSILON, isOvercommitted, type Host, type Resources } from './placement.ts';
@@ -13,6 +14,7 @@ export interface HostRow {
   drain_force: boolean;
   facts: RunnerFacts;
   capabilities: string[] | null;
+  classes: ClassesOfHost | null;
   last_seen_at: Date;
   /** Outside guarantees. */
   held_mem_mib: number;
@@ -86,7 +88,7 @@ const json = (values: Readonly<Record<string, string>>): string =>
 /** Rows of hosts only, whatever is on them. $1 factors */
 function select(hosts: string): string {
   return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.capabilities, r.last_seen_at,
-          r.held_mem_mib, r.reclaimable_mem_mib, r.free_disk_mib, ${json(USED)} as used,
+          r.held_mem_mib, r.reclaimable_mem_mib, r.free_disk_mib, ${HOST_CLASSES} as classes, ${json(USED)} as used,
           ${json({ cpu: releasable('cpu'), mem_mib: releasable('mem_mib') })} as releasable
      from runners r ${ALLOCATIONS}
     where r.forgotten_at is null and ${hosts}`;
@@ -194,6 +196,7 @@ function toHost(row: HostRow): HostUsage {
     draining: row.draining_since !== null,
     facts: row.facts,
     capabilities: row.capabilities,
+    classes: row.classes ?? {},
     used: row.used,
     releasable: row.releasable,
   };

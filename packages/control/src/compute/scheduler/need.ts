@@ -1,4 +1,5 @@
 /** What a sandbox needs of a host, from its rows. */
+import type { WantedClasses } from '../../fleet/classes/hardware-classes.ts';
 import { isInUse } from '../../storage/volumes/uncommitted.ts';
 import type { Overcommit } from './overcommit.ts';
 import { isOvercommitted, type Need } from './placement.ts';
@@ -13,6 +14,8 @@ export interface NeedRow {
   mem_mib: number;
   disk_mib: number;
   gpu_host: number;
+  /** Null: none. */
+  classes: WantedClasses | null;
   /** The one host that it may run on, as the one that has its source, which cannot be moved. */
   required_runner_id: string | null;
   /** Its host builds its image. */
@@ -37,6 +40,9 @@ const HAS_VOLUMES = 's.volume_count > 0';
  * an integer sum would overflow and fail every statement that reads the sandbox.
  */
 export const NEED = `s.region, s.mode, s.spot, s.cpu_arch, s.cpu, s.mem_mib, s.gpu_host,
+  case when made.classes is not null then
+    (select jsonb_object_agg(w.kind, jsonb_build_object('slug', w.slug, 'tier', c.tier)) from jsonb_each_text(made.classes) w(kind, slug)
+       left join hardware_classes c on c.kind = w.kind and c.slug = w.slug) end as classes,
   s.scratch_mib::double precision + coalesce(s.docker_data_mib, 0) + case when s.has_memory then s.mem_mib else 0 end as disk_mib,
   coalesce(
     made.required_runner_id,
@@ -69,7 +75,7 @@ export const NEED = `s.region, s.mode, s.spot, s.cpu_arch, s.cpu, s.mem_mib, s.g
   )} as mounted_on`;
 /** What a sandbox is made from is read from its specification once (`offset 0` keeps PostgreSQL from doing it for each column). */
 export const NEED_OF = `sandboxes s cross join lateral (
-    select (s.spec ->> 'required_runner_id')::uuid as required_runner_id, s.spec -> 'root' as root,
+    select (s.spec ->> 'required_runner_id')::uuid as required_runner_id, s.spec -> 'root' as root, s.spec -> 'classes' as classes,
            (s.spec -> 'origin' ->> 'snapshot_id')::uuid as snapshot_id, sandbox_artifact(s.project_id, s.spec) as artifact_id
     offset 0) made`;
 
@@ -81,6 +87,7 @@ export function toNeed(row: NeedRow, overcommit: Overcommit): Need {
     mem_mib: row.mem_mib,
     disk_mib: row.disk_mib,
     gpus: row.gpu_host,
+    ...(row.classes === null ? {} : { classes: row.classes }),
     requiredRunnerId: row.required_runner_id,
     isBuilt: row.is_built,
     isDocker: row.is_docker,

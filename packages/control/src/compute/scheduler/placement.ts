@@ -1,6 +1,9 @@
 /** Which host a sandbox is placed on. Pure: numbers in, a choice or a reason out. */
 import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, type RunnerFacts } from '@releap/contract';
 import { OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY } from '@releap/contract/runner';
+import type { ClassesOfHost } from '../../fleet/classes/host-classes.ts';
+import type { WantedClasses } from '../../fleet/classes/hardware-classes.ts';
+import { cpuTiersAbove, hasClasses, lackingClasses } from './classes.ts';
 import type { Overcommit } from './overcommit.ts';
 
 /** Of a host that cannot mount object stores. */
@@ -17,6 +20,8 @@ export interface Host {
   facts: RunnerFacts;
   /** What its runner can do; absent or null when that is not known. */
   capabilities?: readonly string[] | null;
+  /** Classes of its hardware. */
+  classes?: ClassesOfHost;
   /** Allocated resources, as `allocation` counts them. */
   used: Resources;
 }
@@ -32,6 +37,8 @@ export interface Need extends Resources {
   region: string;
   /** Null: any. */
   arch: string | null;
+  /** Classes of hardware that it asks for: it gets these or higher ones. */
+  classes?: WantedClasses;
   /** The one host that has its source, which cannot be moved. */
   requiredRunnerId: string | null;
   /** The host builds its image. */
@@ -176,9 +183,25 @@ function score(asked: Resources, host: Host, need: Partial<Need> = {}): number {
   );
 }
 
+/** How good a host is: an exact CPU tier comes before a higher one, then the score counts. */
+interface Rating {
+  above: number;
+  score: number;
+}
+
+function rate(asked: Resources, host: Host, { classes = {}, ...need }: Partial<Need>): Rating {
+  return { above: cpuTiersAbove(classes, host.classes ?? {}), score: score(asked, host, need) };
+}
+
+const isBetter = (one: Rating, other: Rating): boolean =>
+  one.above < other.above || (one.above === other.above && one.score > other.score);
+
+const WORST: Rating = { above: Infinity, score: -Infinity };
+
 /**
- * The ready host of the region with the most capacity left, or why there is none. `unsatisfiable`: there is a ready
- * host, and no known one of the region, however empty, present or absent for a while, could take it.
+ * The ready host of the region with the exact CPU tier, else the nearest higher one, and of these the one with the most capacity left;
+ * or why there is none. `unsatisfiable`: there is a ready host, and no known one of the region, however empty, present or absent for a
+ * while, could take it.
  */
 export function choose(
   need: Need,
@@ -191,13 +214,13 @@ export function choose(
   );
   const asked = allocation(need, overcommit);
   let best: Host | undefined;
-  let most = -Infinity;
+  let most = WORST;
   for (const host of here) {
     if (!isEligible(need, host) || !fitsBeside(asked, free(host), reservations.get(host.id))) continue;
-    const left = score(asked, host, need);
-    if (left > most) {
+    const rating = rate(asked, host, need);
+    if (isBetter(rating, most)) {
       best = host;
-      most = left;
+      most = rating;
     }
   }
   return best === undefined ? explain(need, here, overcommit) : { host: best };
@@ -214,6 +237,7 @@ function couldTake(need: Need, host: Host): boolean {
     host.region === need.region &&
     (need.requiredRunnerId ?? host.id) === host.id &&
     (need.arch ?? host.facts.arch) === host.facts.arch &&
+    hasClasses(need.classes ?? {}, host.classes ?? {}) &&
     lackingCapability(need, host) === undefined &&
     fitsEmptyHost(need, host.facts)
   );
@@ -244,8 +268,8 @@ function lackingCapability(
 }
 
 /**
- * The best region for this need: one with a host that has the capacity now (the most of it), else one with a host that
- * fits it when empty, else one whose disconnected host fits it. The first of `regions` when none ever can.
+ * The best region for this need: one with a host that has the capacity now (an exact CPU tier, then the most of it), else one with a
+ * host that fits it when empty, else one whose disconnected host fits it. The first of `regions` when none ever can.
  */
 export function chooseRegion(
   need: Omit<Need, 'region'>,
@@ -253,16 +277,19 @@ export function chooseRegion(
   hosts: readonly Host[],
   overcommit: Overcommit,
 ): string | undefined {
-  let best: { region: string; rank: number; score: number } | undefined;
+  let best: { region: string; rank: number; rating: Rating } | undefined;
   for (const region of regions) {
     const there = { ...need, region };
     const choice = choose(there, hosts, overcommit);
     const asked = allocation(there, overcommit);
-    const scores = hosts.filter((host) => isEligible(there, host)).map((host) => score(asked, host));
+    const candidates = 'host' in choice ? [choice.host] : hosts.filter((host) => isEligible(there, host));
     const absent = hosts.some((host) => couldTake(there, host));
-    const rank = 'host' in choice ? 3 : scores.length > 0 ? 2 : absent ? 1 : 0;
-    const one = { region, rank, score: 'host' in choice ? score(asked, choice.host) : Math.max(...scores) };
-    if (best === undefined || rank > best.rank || (rank === best.rank && one.score > best.score)) best = one;
+    const rank = 'host' in choice ? 3 : candidates.length > 0 ? 2 : absent ? 1 : 0;
+    const rating = candidates
+      .map((host) => rate(asked, host, { classes: need.classes ?? {} }))
+      .reduce((one, other) => (isBetter(other, one) ? other : one), WORST);
+    if (best === undefined || rank > best.rank || (rank === best.rank && isBetter(rating, best.rating)))
+      best = { region, rank, rating };
   }
   return best?.region;
 }
@@ -293,9 +320,18 @@ function explain(need: Need, here: readonly Host[], overcommit: Overcommit): Cho
       unsatisfiable: true,
     };
   }
-  const capable = sameArch.filter((host) => lackingCapability(need, host) === undefined);
+  const { classes: wanted = {} } = need;
+  const inClass = sameArch.filter((host) => hasClasses(wanted, host.classes ?? {}));
+  if (inClass.length === 0) {
+    const found = lackingClasses(
+      wanted,
+      sameArch.map((host) => host.classes ?? {}),
+    );
+    return { reason: `no host of ${region} ${found}`, unsatisfiable: true };
+  }
+  const capable = inClass.filter((host) => lackingCapability(need, host) === undefined);
   if (capable.length === 0) {
-    const lacking = sameArch.map((host) => lackingCapability(need, host));
+    const lacking = inClass.map((host) => lackingCapability(need, host));
     const what = (['volumes', 'stores'] as const).find((one) => lacking.includes(one)) ?? 'builds';
     // A new host gets what mounts object stores a few minutes after its start.
     return { reason: `no host of ${region} ${LACKS[what]}`, unsatisfiable: what !== 'stores' };

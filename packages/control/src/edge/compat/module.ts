@@ -11,6 +11,7 @@ import type { PlatformLimits } from '@releap/contract';
 import type { PreviewTokens } from '../endpoints/preview-tokens.ts';
 import type { ReadImage } from '../../storage/images/resolve-root.ts';
 import type { ReadRecord } from '../../compute/sandboxes/queries.ts';
+import type { HardwareClasses } from '../../fleet/classes/hardware-classes.ts';
 import type { Regions } from '../../fleet/regions/regions.ts';
 import type { Scheduler } from '../../compute/scheduler/scheduler.ts';
 import type { Snapshots } from '../../compute/snapshots/snapshots.ts';
@@ -49,6 +50,7 @@ export interface CompatModuleOptions {
   readImage: ReadImage;
   readRecord: ReadRecord;
   regions: Regions;
+  classes: HardwareClasses;
   scheduler: Scheduler;
   snapshots: Snapshots;
 }

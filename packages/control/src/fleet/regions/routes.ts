@@ -15,8 +15,4 @@ export function regionRoutes({ workload }: Planes, { regions }: { regions: Regio
     }));
   });
   workload.operation(operations.listGlobalRegions, () => regions.globals());
-  // No machine has classes yet: POST /vms refuses every slug.
-  workload.operation(operations.listCpuTypes, async () => []);
-  workload.operation(operations.listNetworkClasses, async () => []);
-  workload.operation(operations.listDiskClasses, async () => []);
 }

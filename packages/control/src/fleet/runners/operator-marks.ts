@@ -1,4 +1,5 @@
 /** What the operator decides about a host, in its row. What follows from it for the host's sandboxes is done above (compute/hosts). */
+import type { HostClassesRequest } from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
 import { RUNNER_EVENTS } from './transitions.ts';
 
@@ -25,6 +26,17 @@ const END_CONNECTION = statement(
   'runner-connection-end',
   `update runners r set epoch = epoch + 1, ready = false, ${RUNNER_EVENTS.sets('r', { revoke: 'true' })} where id = $1`,
 );
+
+/** Null removes an entry. $1 host, $2 slugs by kind */
+const SET_CLASSES = statement<{ id: string }>(
+  'host-set-classes',
+  `update runners set classes = jsonb_strip_nulls(classes || $2::jsonb) where id = $1 and forgotten_at is null returning id`,
+);
+
+/** They win over those that the host declares. @returns whether the host exists */
+export async function setClasses(on: Queryable, id: string, slugs: HostClassesRequest): Promise<boolean> {
+  return (await queryOne(on, SET_CLASSES, [id, JSON.stringify(slugs)])) !== undefined;
+}
 
 /** Nothing new is placed there. @returns whether the host exists */
 export async function markDraining(on: Queryable, id: string, force: boolean): Promise<boolean> {

@@ -11,6 +11,7 @@ import { queryAll, queryOne, isForeignKeyViolation, type Database, type Queryabl
 import type { Logger } from 'pino';
 import type { RunnerCredentials } from '../../platform/credentials/runner-credentials.ts';
 import { ASSIGNMENTS_BY_ID_MAX, type ReconciledKind } from '../../platform/reconciled-kind.ts';
+import { warnOfUnknownClasses } from '../classes/host-classes.ts';
 import { Link, type IgnoredCounts, type LinkHandlers } from './link.ts';
 import type { UpgradeRouter } from '../../platform/http/upgrade-router.ts';
 import { createLinkServer } from './link-server.ts';
@@ -131,6 +132,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       // Only the newest connection of a runner is valid; an older one may be half-open.
       links.get(hello.runner_id)?.close(LINK_CLOSE.replaced, 'the runner has reconnected');
       if (!link.closed) links.set(hello.runner_id, link);
+      await warnOfUnknownClasses(database.pool, log, hello.runner_id, hello.facts);
       const { capabilities, kinds: reconciles, protocol } = hello;
       log.info(
         { runner: hello.runner_id, region: hello.region, protocol, capabilities, kinds: reconciles },

@@ -18,7 +18,7 @@ export interface IdleWanted {
 }
 
 /**
- * Spot sandboxes wait until there is capacity, GPUs are of no instance, and what needs one host may gain nothing. $1 instances, $2 how long a
+ * Spot sandboxes wait until there is capacity, GPUs are of no instance, and what needs one host, or hosts of a class, may gain nothing. $1 instances, $2 how long a
  * sandbox has waited, $3 most that are to end, $4 most that are named
  */
 const WANTED = statement<IdleWanted>(
@@ -26,7 +26,7 @@ const WANTED = statement<IdleWanted>(
   `with waiting as (
      select region, cpu_arch, sum(cpu)::double precision as cpu, sum(mem_mib)::double precision as mem_mib from sandboxes
       where status = 'pending' and created_at < now() - $2 * interval '1 millisecond'
-        and not spot and gpu_host = 0 and spec ->> 'required_runner_id' is null
+        and not spot and gpu_host = 0 and spec ->> 'required_runner_id' is null and spec -> 'classes' is null
       group by region, cpu_arch
    )
    select (array_agg(s.id order by random()))[1:$4] as instances,

@@ -68,7 +68,7 @@ export function audited(plane: Plane<'operator'>, database: Database): Plane<'op
     error: string | null,
   ): Promise<string> {
     const id = newUuid();
-    const { id: subject = null } = request.params as { id?: string };
+    const subject = Object.values(request.params as Record<string, string>).join('/') || null;
     const details = { ...(request.query as object), ...(request.body as object | null) };
     await queryAll(database.pool, WRITE, [
       id,

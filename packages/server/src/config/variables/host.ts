@@ -1,5 +1,5 @@
 /** Folders and hardware of a host, and its logs. */
-import { IMAGE_CACHE_MIB } from '@releap/contract';
+import { ClassSlug, IMAGE_CACHE_MIB } from '@releap/contract';
 import { Type } from 'typebox';
 import { AbsolutePath, HttpUrl, Positive, variable } from './variable.ts';
 
@@ -20,6 +20,16 @@ export const WHERE_THINGS_ARE = {
     group: 'Where things are',
   }),
 } as const;
+
+const hardwareClass = (what: string) =>
+  variable({
+    schema: ClassSlug,
+    defaultText: 'none, or the one that the operator gives this machine',
+    description:
+      `${what} that this machine has: the slug of a class that the operator has defined, as \`rlp class\` lists them ` +
+      '([scheduling.md](scheduling.md#classes-of-hardware)). An unknown one is logged, and the machine counts as one without a class.',
+    group: 'This machine',
+  });
 
 export const THIS_MACHINE = {
   RELEAP_CORES: variable({
@@ -44,6 +54,9 @@ export const THIS_MACHINE = {
     description: 'Disk that this machine offers to sandboxes.',
     group: 'This machine',
   }),
+  RELEAP_CPU_TYPE: hardwareClass('CPU type'),
+  RELEAP_NETWORK_CLASS: hardwareClass('Network class'),
+  RELEAP_DISK_CLASS: hardwareClass('Disk class'),
   RELEAP_SANDBOX_DISK_MIB_S: variable({
     schema: Type.Integer({ minimum: 10, maximum: 1_000_000 }),
     defaultText: 'unlimited',
