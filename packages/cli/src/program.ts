@@ -16,6 +16,7 @@ import { functionCommands } from './program/functions.ts';
 import { hostCommands } from './program/hosts.ts';
 import { imageCommands } from './program/images.ts';
 import { lifecycleCommands } from './program/lifecycle.ts';
+import { regionCommands } from './program/regions.ts';
 import type { Registration } from './program/registration.ts';
 import { sandboxCommands } from './program/sandboxes.ts';
 import { secretCommands } from './program/secrets.ts';
@@ -42,7 +43,7 @@ const GROUPS: readonly [title: string, registrations: ((registration: Registrati
   ['Functions:', [functionCommands]],
   ['What a project has besides:', [imageCommands, secretCommands, storeCommands, volumeCommands]],
   ['Account:', [accountCommands, organizationCommands, projectCommands, invitationCommands]],
-  ["This machine, for the service's operator:", [hostCommands]],
+  ["This machine, for the service's operator:", [hostCommands, regionCommands]],
 ];
 
 export function createProgram(host: ProgramHost): Command {

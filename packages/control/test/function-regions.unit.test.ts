@@ -49,7 +49,8 @@ test('what calls know of regions is read once for all, and used while the databa
   const regions = createRegions(database);
   const calls = Array.from({ length: 100 }, () => regions.recent());
   assert.equal(queries.length, 1);
-  const row = { id: 'here', enabled: true };
+  // Functions of a disabled one continue.
+  const row = { id: 'here', enabled: false };
   queries[0]?.resolve({ rows: [row] });
   for (const rows of await Promise.all(calls)) assert.deepEqual(rows, [row]);
   now = 30_000;

@@ -71,6 +71,7 @@ export const INTERFACES: Readonly<Record<string, readonly string[]>> = {
   'tenancy/billing': ['close_start_meters', 'ledger_entries'],
   'tenancy/management': ['live_projects'],
   'tenancy/quotas': ['org_used', 'take_quota', 'try_quota'],
+  'fleet/regions': ['region_contents'],
   'fleet/runners': ['host_states'],
   'storage/artifacts': ['blob_references'],
   'compute/sandboxes': ['renew_idle_leases', 'sandbox_classes', 'sandbox_states'],

@@ -1,5 +1,5 @@
 /** The way into one running sandbox. */
-import { toolboxOperations, toolboxUrl, type SandboxRecord } from '@releap/contract/wire';
+import { toolboxOperations, toolboxUrl, type RegionRecord, type SandboxRecord } from '@releap/contract/wire';
 import { client } from './client.ts';
 import { ReleapError } from './error.ts';
 import { RETRIED_READS, type Service } from './service.ts';
@@ -30,7 +30,12 @@ export async function openToolbox(service: Service, sandbox: SandboxRecord): Pro
 
 /** Base URL of a region's gateway. */
 export async function gatewayUrl(service: Service, region: string): Promise<string> {
-  const base = (await service.regions()).find(({ id }) => id === region)?.toolbox_proxy_url;
+  const is = ({ id }: RegionRecord): boolean => id === region;
+  const record =
+    (await service.regions()).find(is) ??
+    // A region that takes no new sandboxes is listed only then.
+    (await service.api.listRegions({ query: { include_disabled: true } })).find(is);
+  const base = record?.toolbox_proxy_url;
   if (base) return new URL(base, `${service.url}/`).href;
   throw new ReleapError(
     'failed',

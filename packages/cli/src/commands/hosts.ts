@@ -24,9 +24,9 @@ export interface EvictOptions {
   host?: string;
 }
 
-const WAIT_MS = 30 * 60_000;
+export const WAIT_MS = 30 * 60_000;
 /** A host may hold thousands of sandboxes. */
-const CALL_MS = 60_000;
+export const CALL_MS = 60_000;
 const FORGET_MS = 10 * 60_000;
 
 export async function listHosts(context: Context): Promise<number> {
@@ -57,14 +57,14 @@ function row(host: HostRecord): string[] {
   ];
 }
 
-function counts({ sandboxes, uncommitted_volumes: volumes }: HostRecord): string {
+export function counts({ sandboxes, uncommitted_volumes: volumes }: HostRecord): string {
   const parts = Object.entries(sandboxes).map(([status, count]) => `${count} ${status}`);
   if (volumes > 0) parts.push(`${volumes} uncommitted volume${volumes === 1 ? '' : 's'}`);
   return parts.join(', ') || '-';
 }
 
 /** Its sandboxes that run, and its volumes with changes that only it has. */
-function busy({ sandboxes, uncommitted_volumes: volumes }: HostRecord): number {
+export function busy({ sandboxes, uncommitted_volumes: volumes }: HostRecord): number {
   return SANDBOX_STATUS_GROUPS.busy.reduce((sum, status) => sum + (sandboxes[status] ?? 0), volumes);
 }
 

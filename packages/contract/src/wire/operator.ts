@@ -8,6 +8,7 @@ import {
   HostClassesRequest,
   operatorClassOperations,
 } from './compute/hardware-class.ts';
+import { OperatorGlobalRegion, OperatorRegion, operatorRegionOperations } from './compute/operator-region.ts';
 import { SandboxStatus } from './compute/sandbox-record.ts';
 import type { ApiResource, Operation } from './platform/operation.ts';
 import { CursorParam, nextPage, OptionalPageQuery } from './platform/paging.ts';
@@ -195,6 +196,7 @@ const onHost = { tag: 'Hosts', security: 'operator', params: HostParams } as con
 const onOrg = { tag: 'Credits', security: 'operator', params: OrgParams } as const;
 
 export const operatorOperations = {
+  ...operatorRegionOperations,
   ...operatorClassOperations,
   listHosts: {
     method: 'GET',
@@ -365,6 +367,7 @@ export const operatorOperations = {
 
 export const operatorResource = {
   tags: {
+    Regions: 'Where sandboxes may be placed.',
     'Hardware classes': 'Classes of the hardware of hosts, which sandboxes may ask for.',
     Hosts: 'Hosts of the service.',
     Credits: 'Credits of organizations.',
@@ -373,6 +376,8 @@ export const operatorResource = {
   },
   operations: operatorOperations,
   schemas: {
+    OperatorRegion,
+    OperatorGlobalRegion,
     OperatorHardwareClass: HardwareClass,
     HardwareClassList,
     Host: HostRecord,

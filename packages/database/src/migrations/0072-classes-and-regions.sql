@@ -17,3 +17,10 @@ alter table runners add column classes jsonb not null default '{}';
 -- The classes that sandboxes have asked for, slugs by kind. Read when a class is deleted, which is rare: no index.
 create view sandbox_classes as
   select id, spec -> 'classes' as classes from sandboxes where (spec -> 'classes') is not null and status <> 'deleted';
+
+-- What is in each region, for the operator. Rows of what was deleted refer to their region until they are purged.
+create view region_contents as
+  select region, 'sandbox' as what, status = 'deleted' as deleted from sandboxes
+  union all select region, 'snapshot', status = 'deleted' from snapshots
+  union all select region, 'image', false from images where region is not null
+  union all select region, 'function', position('/' in name) > 0 from functions;

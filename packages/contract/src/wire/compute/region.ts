@@ -5,7 +5,7 @@ import type { ApiResource, Operation } from '../platform/operation.ts';
 export const RegionRecord = Type.Object({
   id: Type.String({ description: 'Slug; the first part of the ids of its sandboxes.' }),
   name: Type.String(),
-  status: Type.String({ description: 'Always `active` in lists.' }),
+  status: Type.String({ description: '`active`; or `disabled`, with `include_disabled`.' }),
   is_default: Type.Boolean(),
   toolbox_proxy_url: Type.Optional(
     Type.String({
@@ -26,6 +26,16 @@ export const GlobalRegionRecord = Type.Object({
 });
 export type GlobalRegionRecord = Static<typeof GlobalRegionRecord>;
 
+export const RegionListQuery = Type.Object({
+  include_disabled: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description:
+        'Also list those that take no new sandboxes: the sandboxes that they have are still reached there.',
+    }),
+  ),
+});
+
 export const regionOperations = {
   listRegions: {
     method: 'GET',
@@ -33,6 +43,7 @@ export const regionOperations = {
     tag: 'Regions',
     summary: 'List the active regions',
     security: 'workload',
+    query: RegionListQuery,
     success: {
       status: 200,
       response: { description: 'All of them; there are no pages.', schema: RegionList },

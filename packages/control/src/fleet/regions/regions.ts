@@ -12,7 +12,7 @@ export interface RegionRow {
 }
 
 /** Matches every region that belongs to some global region. */
-const WORLD = 'world';
+export const WORLD = 'world';
 const CACHE_MS = 1_000;
 const RECENT_MS = 60_000;
 
@@ -28,8 +28,10 @@ const GLOBALS = statement<{ id: string; name: string; member_count: number }>(
 );
 
 export interface Regions {
+  /** Disabled ones too: they have sandboxes and functions. */
+  all(): Promise<RegionRow[]>;
   active(): Promise<RegionRow[]>;
-  /** The same for calls that must not wait for the database: up to a minute old, and older ones while it does not answer. */
+  /** All of them for calls that must not wait for the database: up to a minute old, and older ones while it does not answer. */
   recent(): Promise<RegionRow[]>;
   globals(): Promise<{ id: string; name: string; member_count: number }[]>;
   /**
@@ -72,8 +74,9 @@ export function createRegions(database: Database): Regions {
   const active = async (): Promise<RegionRow[]> => enabled(await read());
 
   return {
+    all: read,
     active,
-    recent: async () => enabled(await readRecent()),
+    recent: readRecent,
     globals: () => queryAll(database.pool, GLOBALS),
     async resolve(asked, principal, regionWithMostCapacity) {
       const rows = await read();
