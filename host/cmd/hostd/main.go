@@ -4,6 +4,7 @@
 //	hostd serve                         makes and removes network slots, as requests on standard input say (netlink(7))
 //	hostd precopy PID ADDRESS BYTES TARGET   copies a VMM's memory while it runs (userfaultfd(2), PAGEMAP_SCAN)
 //	hostd apply SOURCE PID ADDRESS BYTES   writes what a sparse file holds into a VMM's memory (/proc/PID/mem)
+//	hostd holes PID ADDRESS BYTES FILE  replaces the holes of a file that a VMM maps by anonymous memory (ptrace(2), mmap(2))
 //	hostd memfd BYTES                   a memfd that is filled and then sealed (memfd_create(2), F_ADD_SEALS)
 //	hostd copy SOURCE TARGET            copies what a sparse file holds; a reflink where the file system can
 //	hostd compact SOURCE TARGET         the same without pages that are zero
@@ -32,6 +33,7 @@ import (
 var commands = map[string]func(args []string) error{
 	"precopy":            precopy.Precopy,
 	"apply":              memory.Apply,
+	"holes":              precopy.Holes,
 	"memfd":              memory.Serve,
 	"copy":               memory.Copy,
 	"compact":            memory.Compact,
@@ -47,7 +49,7 @@ var commands = map[string]func(args []string) error{
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: hostd precopy|apply|memfd|copy|compact|jail|share|probe-volumes|probe-precopy|clock|listen-transparent|serve ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: hostd precopy|apply|holes|memfd|copy|compact|jail|share|probe-volumes|probe-precopy|clock|listen-transparent|serve ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

@@ -35,7 +35,7 @@ func Apply(args []string) error {
 		return err
 	}
 	defer target.Close()
-	return eachExtent(source, func(start, end int64) error {
+	return EachExtent(source, func(start, end int64) error {
 		return eachChunk(source, start, end, func(chunk []byte, at int64) error {
 			_, err := target.WriteAt(chunk, address+at)
 			return err

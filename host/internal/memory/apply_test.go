@@ -34,7 +34,7 @@ func TestApplyWritesWhatTheFileHoldsAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if err := eachExtent(file, func(start, end int64) error {
+	if err := EachExtent(file, func(start, end int64) error {
 		copy(expected[start:end], append(append([]byte{}, content...), make([]byte, pageBytes)...)[start:end])
 		return nil
 	}); err != nil {

@@ -19,7 +19,7 @@ func Copy(args []string) error {
 		if err := matchSize(source, target); err != nil {
 			return err
 		}
-		return eachExtent(source, func(start, end int64) error { return copyExtent(source, target, start, end) })
+		return EachExtent(source, func(start, end int64) error { return copyExtent(source, target, start, end) })
 	})
 }
 
@@ -30,7 +30,7 @@ func Compact(args []string) error {
 			return err
 		}
 		zero := make([]byte, pageBytes)
-		return eachExtent(source, func(start, end int64) error {
+		return EachExtent(source, func(start, end int64) error {
 			return eachChunk(source, start, end, func(chunk []byte, at int64) error {
 				for page := 0; page < len(chunk); page += pageBytes {
 					part := chunk[page:min(page+pageBytes, len(chunk))]
@@ -54,7 +54,7 @@ func Fill(target *os.File, source string) error {
 		return err
 	}
 	defer file.Close()
-	return eachExtent(file, func(start, end int64) error {
+	return EachExtent(file, func(start, end int64) error {
 		for start < end {
 			hole, err := unix.Seek(int(target.Fd()), start, unix.SEEK_HOLE)
 			if err != nil {
@@ -106,8 +106,8 @@ func matchSize(source, target *os.File) error {
 	return target.Truncate(info.Size())
 }
 
-// eachExtent calls work with the bounds of each data extent of a file.
-func eachExtent(file *os.File, work func(start, end int64) error) error {
+// EachExtent calls work with the bounds of each data extent of a file.
+func EachExtent(file *os.File, work func(start, end int64) error) error {
 	for end := int64(0); ; {
 		start, err := unix.Seek(int(file.Fd()), end, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {

@@ -25,15 +25,22 @@ func TestMain(m *testing.M) {
 		blocked()
 	case "hostd":
 		stopLimit = 100 * time.Millisecond
-		if err := Precopy(os.Args[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+		endWith(Precopy(os.Args[1:]))
+	case "holes":
+		restBytes = smallHoles * pageBytes
+		endWith(Holes(os.Args[1:]))
 	default:
 		if os.Getpid() == 1 {
 			runAsInit(m)
 		}
 		os.Exit(m.Run())
+	}
+}
+
+func endWith(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 }
 
@@ -58,9 +65,16 @@ func testProgram(role string, args ...string) *exec.Cmd {
 
 const targetBytes = 64 * 4096
 
+// memoryFd is the file that a target maps privately, if it gets one.
+const memoryFd = 3
+
 // mapMemory maps memory, writes content to its beginning, and then prints its address.
 func mapMemory(content string) []byte {
-	memory, err := unix.Mmap(-1, 0, targetBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	fd, flags := memoryFd, unix.MAP_PRIVATE
+	if os.Getenv("PRECOPY_TEST_FILE") == "" {
+		fd, flags = -1, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS
+	}
+	memory, err := unix.Mmap(fd, 0, targetBytes, unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		panic(err)
 	}
@@ -69,15 +83,23 @@ func mapMemory(content string) []byte {
 	return memory
 }
 
-// target answers each line with what its memory begins with before it writes that line there. For "fill" it writes to all of it.
+// target answers each line with what its memory begins with before it writes that line there. For "fill" it writes to all of it, for
+// "zero" zeros, and for "read" it reads all of it.
 func target() {
 	memory := mapMemory("first")
+	sum := 0
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		before := strings.TrimRight(string(memory[:16]), "\x00")
 		if lines.Text() == "fill" {
 			for at := range memory {
 				memory[at] += byte(at>>12) + 1
 			}
+		}
+		for at := 0; at < len(memory) && lines.Text() == "zero"; at++ {
+			memory[at] = 0
+		}
+		for at := 0; at < len(memory) && lines.Text() == "read"; at++ {
+			sum += int(memory[at])
 		}
 		copy(memory, lines.Text()+strings.Repeat("\x00", 16))
 		fmt.Println(before)
@@ -98,11 +120,14 @@ func blocked() {
 	fmt.Println("continued")
 }
 
-// startTarget gives the process, where its memory lies, and what tells it a line.
-func startTarget(t *testing.T) (int, uintptr, func(string) string) {
+// startTarget gives the process, where its memory lies, and what tells it a line. It may map a file.
+func startTarget(t *testing.T, mapped ...*os.File) (int, uintptr, func(string) string) {
 	t.Helper()
 	hosttest.NeedsRoot(t, "the seccomp filter of a tracee is suspended with CAP_SYS_ADMIN")
 	child := testProgram("target")
+	if child.ExtraFiles = mapped; len(mapped) > 0 {
+		child.Env = append(child.Env, "PRECOPY_TEST_FILE=1")
+	}
 	input, lines := hosttest.Start(t, child)
 	var address uintptr
 	if _, err := fmt.Fscanln(lines, &address); err != nil {

@@ -13,6 +13,8 @@ import (
 type mapping struct {
 	start, end uintptr
 	name       string
+	// It has no file.
+	isAnonymous bool
 }
 
 func readMappings(pid int) ([]mapping, error) {
@@ -56,5 +58,5 @@ func parseMapping(line string) (mapping, error) {
 	if len(fields) > 5 {
 		name = strings.Join(fields[5:], " ")
 	}
-	return mapping{start: uintptr(start), end: uintptr(end), name: name}, nil
+	return mapping{start: uintptr(start), end: uintptr(end), name: name, isAnonymous: fields[4] == "0"}, nil
 }

@@ -3,10 +3,12 @@ package precopy
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"sort"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -109,6 +111,7 @@ func (c *preCopier) begin() (string, error) {
 }
 
 func (c *preCopier) follow(how, order string) (int64, error) {
+	c.isWhole = c.isWhole || order == "all"
 	switch how + " " + order {
 	case "tracked all":
 		return c.copyAll()
@@ -147,6 +150,10 @@ type preCopier struct {
 	start, end uintptr
 	pagemap    *os.File
 	target     *os.File
+	// Parts that the process does not map from the file that the target has the content of: holes of it.
+	anonymous []region
+	// The target is a copy of that file, and not of changes of it: a hole of it stays one where the process has zeros.
+	isWhole bool
 	// Output buffer of PAGEMAP_SCAN. On the heap, which does not move.
 	found []region
 }
@@ -160,13 +167,22 @@ func newPreCopier(pid int, start, size uintptr, target string) (*preCopier, erro
 	if c.pagemap, err = os.Open(fmt.Sprintf("/proc/%d/pagemap", pid)); err != nil {
 		return nil, err
 	}
-	c.target, err = os.OpenFile(target, os.O_WRONLY, 0)
+	if c.target, err = os.OpenFile(target, os.O_WRONLY, 0); err != nil {
+		return c, err
+	}
+	mappings, err := readMappings(pid)
+	for _, one := range mappings {
+		if one.isAnonymous && one.start < c.end && one.end > c.start {
+			c.anonymous = append(c.anonymous, region{start: one.start, end: one.end})
+		}
+	}
 	return c, err
 }
 
 // Anonymous pages of the process. Pages that it has never touched are not protected: that would take a page table entry for
-// each of them, which reads like a swapped page in /proc/PID/pagemap.
-var own = scanArg{flags: scanProtect | scanCheckTracked, inverted: pageOfFile, mask: pageOfFile,
+// each of them, which reads like a swapped page in /proc/PID/pagemap. Nor is the kernel's page of zeros, which it has where it has
+// only read anonymous memory.
+var own = scanArg{flags: scanProtect | scanCheckTracked, inverted: pageOfFile | pageZero, mask: pageOfFile | pageZero,
 	anyOf: pagePresent | pageSwapped, returned: pagePresent}
 
 // copyAll write-protects the pages as it finds them: pages that are written to while they are copied belong to the rest.
@@ -325,28 +341,65 @@ func (c *preCopier) copyBatches(batches [][]region, next *int64) error {
 
 func (c *preCopier) copyBatch(batch []region, buffer []byte) error {
 	remote := make([]unix.RemoteIovec, len(batch))
-	bytes := 0
+	size := 0
 	for index, one := range batch {
 		remote[index] = unix.RemoteIovec{Base: one.start, Len: int(one.end - one.start)}
-		bytes += remote[index].Len
+		size += remote[index].Len
 	}
 	local := unix.Iovec{Base: &buffer[0]}
-	local.SetLen(bytes)
+	local.SetLen(size)
 	count, err := unix.ProcessVMReadv(c.pid, []unix.Iovec{local}, remote, 0)
 	if err != nil {
 		return fmt.Errorf("cannot read the memory of process %d: %w", c.pid, err)
 	}
-	if count != bytes {
-		return fmt.Errorf("process %d has only %d of %d bytes of memory", c.pid, count, bytes)
+	if count != size {
+		return fmt.Errorf("process %d has only %d of %d bytes of memory", c.pid, count, size)
 	}
 	for at, index := 0, 0; index < len(batch); index++ {
 		end := at + remote[index].Len
-		if _, err := c.target.WriteAt(buffer[at:end], int64(batch[index].start-c.start)); err != nil {
+		if err := c.write(buffer[at:end], batch[index].start); err != nil {
 			return err
 		}
 		at = end
 	}
 	return nil
+}
+
+// write writes the content of pages from address on to the target. A huge page that the guest has hardly used is mostly zeros, which
+// would take space in the target.
+func (c *preCopier) write(content []byte, address uintptr) error {
+	from := 0
+	flush := func(to int) error {
+		if from == to {
+			return nil
+		}
+		_, err := c.target.WriteAt(content[from:to], int64(address-c.start)+int64(from))
+		return err
+	}
+	step := int(pageBytes)
+	for page := 0; c.isWhole && page < len(content); page += step {
+		if !bytes.Equal(content[page:page+step], zeros) || !c.isHole(address+uintptr(page)) {
+			continue
+		}
+		if err := flush(page); err != nil {
+			return err
+		}
+		from = page + step
+	}
+	return flush(len(content))
+}
+
+var zeros = make([]byte, pageBytes)
+
+// isHole tells whether a page has no data in the target, nor in the file that the target has the content of.
+func (c *preCopier) isHole(address uintptr) bool {
+	next := sort.Search(len(c.anonymous), func(index int) bool { return c.anonymous[index].end > address })
+	if next == len(c.anonymous) || c.anonymous[next].start > address {
+		return false
+	}
+	at := int64(address - c.start)
+	data, err := unix.Seek(int(c.target.Fd()), at, unix.SEEK_DATA)
+	return errors.Is(err, unix.ENXIO) || err == nil && data >= at+int64(pageBytes)
 }
 
 func lower(a, b uintptr) uintptr {

@@ -20,6 +20,7 @@ const (
 	pageOfFile       = 1 << 2
 	pagePresent      = 1 << 3
 	pageSwapped      = 1 << 4
+	pageZero         = 1 << 5
 
 	uffdUserModeOnly  = 1
 	uffdAPIVersion    = 0xaa
