@@ -4,14 +4,14 @@ import { describe, it } from 'node:test';
 import { LIMITS } from '@releap/contract';
 import { LAYERS_MAX } from '../src/disk/disk-chain.ts';
 import { DEFAULT_IMAGE_LIMITS } from '../src/image/image-limits.ts';
-import { fileMaxMib } from '../src/machine/restoring.ts';
+import { fileMaxMib, Restoring } from '../src/machine/restoring.ts';
 import { commandLine, PLACEHOLDER_BYTES } from '../src/vmm/qemu/command-line.ts';
 import type { MachineOptions } from '../src/vmm/qemu/command-line.ts';
 import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
 import { OPEN_FILES_MAX } from '../src/vmm/jail.ts';
 import { DESCRIPTORS, JAILED } from '../src/vmm/qemu/vmm-paths.ts';
 import { identifyProcess, isAlive, killProcess, signalProcess } from '../src/vmm/process-identity.ts';
-import { overheadMib, TCG_CACHE_MIB } from '../src/vmm/tuning.ts';
+import { overheadMib, TCG_CACHE_MIB, tuning } from '../src/vmm/tuning.ts';
 
 const MACHINE: MachineOptions = {
   vmmVersion: '10.0.2',
@@ -164,6 +164,19 @@ describe('the command line of a VMM', () => {
     assert.equal(overheadMib('tcg', 0) - overheadMib('kvm', 0), TCG_CACHE_MIB);
   });
 
+  it('lets the memory of a guest count twice where all of it is mapped from a file, and holes of a file that are', () => {
+    const restoring = new Restoring({ platform: { accelerator: 'kvm' } } as never);
+    const shape = { vcpus: 1, memMib: 1024, reservedMib: 24 };
+    const once = 1000 + overheadMib('kvm', 1024);
+    assert.equal(restoring.memoryMib({ shape }), 1000 + once);
+    assert.equal(restoring.memoryMib({ shape, fileHolesMib: 3 }), 3 + once);
+    // It has booted, and may have used what is reserved.
+    assert.equal(
+      restoring.memoryMib({ shape, fileHolesMib: 0, shares: [{ tag: 'a' }] }),
+      once + tuning('kvm').bootMib,
+    );
+  });
+
   it('keeps commas in its name out of the option syntax', () => {
     const args = commandLine(MACHINE);
     assert.equal(args[args.indexOf('-name') + 1], '/home/a,,b/vms/x');
@@ -185,7 +198,7 @@ describe('the command line of a VMM', () => {
     assert.equal((JSON.parse(root) as { 'read-only': boolean })['read-only'], true);
     assert.match(
       args.find((arg) => arg.startsWith('memory-backend-file')) ?? '',
-      /share=off,readonly=on,rom=off$/,
+      /share=off,readonly=on,rom=off,align=2M$/,
     );
   });
 });

@@ -112,7 +112,10 @@ export class BlankMachines {
       persistent
         ? this.#persistent.openDisks(vmId, jail, owner, options.disks)
         : this.#ephemeral.make(vmId, jail, owner, options.disks),
-      this.#cgroups.setLimits(record.cgroup, this.#restoring.limits(options.shape, options.cpu)),
+      this.#cgroups.setLimits(
+        record.cgroup,
+        this.#restoring.limits({ ...record, shape: options.shape }, options.cpu),
+      ),
     ]);
     clock.mark('prepare');
     options.signal?.throwIfAborted();

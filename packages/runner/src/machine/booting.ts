@@ -1,7 +1,7 @@
 import type { Logger } from 'pino';
 import type { CgroupLimits } from '../cgroup/cgroup-files.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
-import type { GuestSize, Platform } from '../template/machine-size.ts';
+import type { Platform } from '../template/machine-size.ts';
 import type { Vm } from '../vmm/driver.ts';
 import type { Share } from '../volume/share-server.ts';
 import { failpoint } from '../failpoint.ts';
@@ -20,7 +20,7 @@ export interface BootingOptions {
   platform: () => Promise<Platform>;
   servers: ShareServers;
   /** Limits of the cgroup of a VM. */
-  limits: (shape: GuestSize, cpu: BootOptions['cpu']) => CgroupLimits;
+  limits: (record: VmRecord, cpu: BootOptions['cpu']) => CgroupLimits;
   log: Logger;
 }
 
@@ -63,11 +63,13 @@ export class Booting {
       hardware: recordedHardware(hardware),
       vmm: vmm.version,
       shares: shares.map(({ tag }) => ({ tag })),
+      // It has no file of memory.
+      fileHolesMib: 0,
     };
     await folders.create(vmId, record);
     const [source, cgroupProcs, served] = await allSettled([
       prepare(folders.jail(vmId), ownerOf(slot)),
-      cgroups.create(record.cgroup, limits(shape, cpu)),
+      cgroups.create(record.cgroup, limits(record, cpu)),
       servers.start(shares, { vmId, uid: slot.uid, folder, shape, cpu }),
     ]);
     failpoint('volume:served');

@@ -80,7 +80,7 @@ export class Machines {
       cgroups: options.cgroups,
       platform: options.sharingPlatform,
       servers: this.#shares,
-      limits: (shape, cpu) => this.#restoring.limits(shape, cpu),
+      limits: (facts, cpu) => this.#restoring.limits(facts, cpu),
       log: options.log,
     });
     this.snapshots = new SnapshotFolders(options.snapshots);
@@ -279,8 +279,9 @@ export class Machines {
   }
 
   /** Removes what a runner that ended during a capture has left: a partial file, and of an earlier release a raised memory limit. */
-  async #endCaptures(vmId: string, { cgroup, shape }: VmRecord): Promise<void> {
-    await this.#cgroups.setMemoryLimit(cgroup, this.#restoring.memoryMib(shape)).catch((error: unknown) => {
+  async #endCaptures(vmId: string, record: VmRecord): Promise<void> {
+    const { cgroup } = record;
+    await this.#cgroups.setMemoryLimit(cgroup, this.#restoring.memoryMib(record)).catch((error: unknown) => {
       this.#log.warn({ err: error, cgroup }, 'the memory limit of a VM could not be lowered');
     });
     await this.persistent.dropPartialMemory(vmId);

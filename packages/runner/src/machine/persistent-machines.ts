@@ -10,14 +10,10 @@ import { DamagedManifestError } from '../disk/manifest.ts';
 import { makeDisks } from '../disk/vm-disks.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { failpoint } from '../failpoint.ts';
-import { applyPages } from '../memory/precopy.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { Share } from '../volume/share-server.ts';
-import { findGuestMemory } from '../memory/guest-memory.ts';
-import type { MachineSize } from '../template/machine-size.ts';
 import type { ForkOrigin } from './captures.ts';
-import type { ForkedMemory } from './fork-memory-cache.ts';
 import { BackgroundDurability } from './background-durability.ts';
 import { SuspendImage } from './suspend-image.ts';
 import type { BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
@@ -227,8 +223,14 @@ export class PersistentMachines {
             });
           },
           diskMaxMib: largestMib(scratch),
-          memory,
-          complete: (vmm: number) => this.#completeMemory(memory, vmm, shape),
+          memory: {
+            fd: memory.fd,
+            ready: async () => {
+              const ready = await memory.ready;
+              failpoint('fork:copied');
+              return ready;
+            },
+          },
           statePath,
           hardware,
         }),
@@ -241,14 +243,6 @@ export class PersistentMachines {
       failpoint('fork:loaded');
       await running.vm.continue();
     });
-  }
-
-  async #completeMemory({ ready }: ForkedMemory, vmm: number, shape: MachineSize): Promise<void> {
-    const { delta } = await ready;
-    failpoint('fork:copied');
-    if (delta === undefined) return;
-    await applyPages(delta, await findGuestMemory(vmm, shape.memMib * 1024 * 1024));
-    await rm(delta);
   }
 
   /**

@@ -3,7 +3,10 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
+import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
+import { mapHoles } from '../memory/map-holes.ts';
+import { applyPages } from '../memory/precopy.ts';
 import type { UnsealedMemory } from '../memory/sealed-memory.ts';
 import { usableMib } from '../template/machine-size.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
@@ -24,6 +27,7 @@ const VMM_PIDS = 128;
 /** qcow2 metadata adds 10 bytes for each cluster of 64 KiB to a file; 16 are allowed. */
 const TABLES_SHARE = 4096;
 const FILE_SLACK_MIB = 64;
+const MIB = 2 ** 20;
 
 /** What a VM is restored from, besides its record. */
 export interface RestoreSource {
@@ -34,9 +38,12 @@ export interface RestoreSource {
   /** Size of the largest disk that it has or may get later, in MiB. */
   diskMaxMib: number;
   /** Open file with the guest's initial memory, which is mapped privately: the file does not change. */
-  memory: { fd: number; origin?: MemoryOrigin };
-  /** Completes that memory. Must be done before the state is loaded, as devices then read the memory. */
-  complete?: (vmm: number) => Promise<void>;
+  memory: {
+    fd: number;
+    origin?: MemoryOrigin;
+    /** Resolves when the file is complete, with a file of differences from it if there are any. It is complete by default. */
+    ready?: () => Promise<{ delta?: string }>;
+  };
   /** The device state that belongs to the memory, and the device model. */
   statePath: string;
   hardware: Hardware;
@@ -109,7 +116,7 @@ export class Restoring {
     // Also waits for the other one after an error: it must not create files in a folder that is being removed.
     const [source, cgroupProcs] = await allSettled([
       prepare(this.#folders.jail(options.vmId), ownerOf(options.slot)),
-      this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
+      this.#cgroups.create(record.cgroup, this.limits(withoutHoles(record), options.cpu)),
     ]);
     record.hardware = recordedHardware(source.hardware);
     record.vmm = source.vmm.version;
@@ -157,7 +164,7 @@ export class Restoring {
     await holdSystemDisk(hardware, this.#folders.path(vmId));
     const path = this.#statePath(vmId);
     const [cgroupProcs] = await allSettled([
-      this.#cgroups.create(record.cgroup, this.limits(options.shape, options.cpu)),
+      this.#cgroups.create(record.cgroup, this.limits(withoutHoles(record), options.cpu)),
       writeFile(path, '', { mode: 0o600 }),
     ]);
     const state = await open(path, 'r');
@@ -189,7 +196,7 @@ export class Restoring {
       vm.movedTo(this.#folders.path(vmId)).setConsole(options.onConsole);
       const [source] = await allSettled([
         prepare(this.#folders.jail(vmId), ownerOf(options.slot)),
-        this.#cgroups.setLimits(record.cgroup, this.limits(shape, cpu)),
+        this.#cgroups.setLimits(record.cgroup, this.limits(withoutHoles(record), cpu)),
       ]);
       clock.mark('prepare');
       const disks = source.disks?.();
@@ -256,9 +263,9 @@ export class Restoring {
     source: Omit<RestoreSource, 'disks'> & { disks: Promise<VmDisks> | undefined },
     clock: Stopwatch,
   ): Promise<RestoredVm> {
-    const { memory, complete, discard } = source;
+    const { memory, discard } = source;
     try {
-      await complete?.(vm.identity.pid);
+      const fileHolesMib = await this.#completeMemory(vm, record, memory);
       clock.mark('memory');
       await vm.loadState().catch(async (error: unknown) => {
         // It is discarded and made again.
@@ -272,6 +279,7 @@ export class Restoring {
         process: vm.identity,
         diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
         ...(memory.origin && { memoryOrigin: memory.origin }),
+        ...(fileHolesMib !== undefined && { fileHolesMib }),
       };
       await allSettled([
         this.#folders.save(vmId, whole),
@@ -286,18 +294,43 @@ export class Restoring {
     }
   }
 
+  /** Must be done before the state is loaded, as devices then read the memory. @returns `VmRecord.fileHolesMib` */
+  async #completeMemory(
+    vm: Vm,
+    record: VmRecord,
+    { ready }: RestoreSource['memory'],
+  ): Promise<number | undefined> {
+    const { delta } = (await ready?.()) ?? {};
+    const memory = await findGuestMemory(vm.identity.pid, record.shape.memMib * MIB);
+    const fileHolesMib = await mapHoles(memory).then(mibOf, (error: unknown) => {
+      this.#log.warn({ err: error }, 'the memory of a VM may take twice its size: its VMM cannot be traced');
+      return undefined;
+    });
+    await this.#cgroups.setMemoryLimit(record.cgroup, this.memoryMib({ ...record, fileHolesMib }));
+    if (delta !== undefined) {
+      await applyPages(delta, memory);
+      await rm(delta);
+    }
+    return fileHolesMib;
+  }
+
   /** The file from which a waiting VMM loads its state. */
   #statePath(vmId: string): string {
     return join(this.#folders.path(vmId), 'state');
   }
 
   /**
-   * Memory limit of a VM of this size, VMM included. The guest's memory counts twice: the first write to a page that the sealed
-   * memory does not have yet allocates an empty page there, in addition to the guest's own, and the kernel charges both to
-   * the cgroup of that guest.
+   * Memory limit of a VM, VMM included. What the guest maps from holes of the file of its initial memory counts twice: the first write to
+   * a page of one allocates an empty page of the file, in addition to the guest's own, and the kernel may charge both to the
+   * cgroup of that guest.
    */
-  memoryMib(shape: GuestSize): number {
-    return 2 * usableMib(shape) + overheadMib(this.#platform.accelerator, shape.memMib);
+  memoryMib({ shape, shares, fileHolesMib = shape.memMib }: MemoryFacts): number {
+    const { accelerator } = this.#platform;
+    const usable = usableMib(shape);
+    const twice = Math.min(usable, fileHolesMib);
+    return (
+      usable + twice + overheadMib(accelerator, shape.memMib) + (shares ? tuning(accelerator).bootMib : 0)
+    );
   }
 
   /**
@@ -311,14 +344,22 @@ export class Restoring {
   }
 
   /** Limits of its cgroup. */
-  limits(shape: GuestSize, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
+  limits(facts: MemoryFacts, cpu: BootOptions['cpu']): Parameters<CgroupTree['create']>[1] {
     return {
       cpu: cpu.guaranteed,
       cpuMax: cpu.max,
-      memoryMib: this.memoryMib(shape),
-      pids: VMM_PIDS + shape.vcpus,
+      memoryMib: this.memoryMib(facts),
+      pids: VMM_PIDS + facts.shape.vcpus,
     };
   }
+}
+
+/** What the memory of a VM's guest needs follows from these. */
+type MemoryFacts = Pick<VmRecord, 'shape' | 'shares'> & { fileHolesMib?: number | undefined };
+
+/** A VMM that has not loaded a state has touched none of its guest's memory. */
+function withoutHoles(record: VmRecord): MemoryFacts {
+  return { ...record, fileHolesMib: 0 };
 }
 
 /** As a record of a VM has it. */
@@ -343,5 +384,5 @@ export function fileMaxMib(diskMaxMib: number): number {
 
 /** Whole MiB that hold so many bytes. */
 export function mibOf(bytes: number): number {
-  return Math.ceil(bytes / 1024 / 1024);
+  return Math.ceil(bytes / MIB);
 }

@@ -27,6 +27,11 @@ export interface VmRecord {
   diskBytes?: { scratch: number; docker: number };
   /** The file of its initial memory, if it has a path. */
   memoryOrigin?: MemoryOrigin;
+  /**
+   * Holes of the file of its initial memory that it maps from the file, in MiB: their pages may be charged twice. Absent where it
+   * maps all of them so, as VMs of releases before did.
+   */
+  fileHolesMib?: number;
   /** Servers of the folders of the host that its guest can mount; each has a cgroup (`shareCgroup`). */
   shares?: RunningShare[];
   /** Absent until the VMM was started. */

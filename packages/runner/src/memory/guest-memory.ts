@@ -8,19 +8,43 @@ export interface GuestMemory {
   bytes: number;
 }
 
+interface Mapping {
+  from: number;
+  to: number;
+  offset: number;
+  /** 0 for anonymous memory. */
+  ino: number;
+}
+
 /**
- * Finds the guest's memory in a VMM: the private mapping of the memory file that the VMM inherited.
- * @throws when there is no such mapping of that size
+ * Finds the guest's memory in a VMM: private mappings of the memory file that the VMM inherited, each at the place of its offset,
+ * and anonymous memory in place of the file's holes (`mapHoles`).
+ * @throws when there is no such memory of that size
  */
 export async function findGuestMemory(pid: number, bytes: number): Promise<GuestMemory> {
   const { ino } = await stat(guestMemoryFile(pid));
-  for (const line of (await readFile(`/proc/${pid}/maps`, 'latin1')).split('\n')) {
-    const found = /^([0-9a-f]+)-([0-9a-f]+) rw-p 0+ \S+ (\d+) /.exec(line);
-    if (found === null || Number(found[3]) !== ino) continue;
-    const address = Number.parseInt(found[1] as string, 16);
-    if (Number.parseInt(found[2] as string, 16) - address === bytes) return { pid, address, bytes };
+  const mappings = parseMappings(await readFile(`/proc/${pid}/maps`, 'latin1'));
+  const first = mappings.find((one) => one.ino === ino);
+  const address = first === undefined ? 0 : first.from - first.offset;
+  let end = address;
+  for (const { from, to, offset, ino: file } of mappings) {
+    const isPart = file === 0 || (file === ino && from - offset === address);
+    if (isPart && from <= end && to > end) end = to;
   }
+  if (first !== undefined && end - address >= bytes) return { pid, address, bytes };
   throw new Error(`process ${pid} has no guest memory of ${bytes} bytes`);
+}
+
+/** Private writable mappings, in the order of their addresses. */
+function parseMappings(maps: string): Mapping[] {
+  return [...maps.matchAll(/^([0-9a-f]+)-([0-9a-f]+) rw-p ([0-9a-f]+) \S+ (\d+)/gm)].map(
+    ([, from = '', to = '', offset = '', ino]) => ({
+      from: Number.parseInt(from, 16),
+      to: Number.parseInt(to, 16),
+      offset: Number.parseInt(offset, 16),
+      ino: Number(ino),
+    }),
+  );
 }
 
 /** The memory file that a VMM inherited, whatever its path on the host. */

@@ -65,8 +65,8 @@ function memoryBackend({ sharing, memMib, paths }: MachineOptions): string {
   if (sharing === 'own') return `memory-backend-memfd,${common},share=on`;
   const file = `memory-backend-file,${common},mem-path=${option(paths.memory)}`;
   if (sharing === 'shared') return `${file},share=on`;
-  // Mapped privately, and not opened for writing.
-  return `${file},share=off,readonly=on,rom=off`;
+  // Mapped privately, and not opened for writing. Huge pages of the host fit only where both its address and the guest's are aligned.
+  return `${file},share=off,readonly=on,rom=off,align=2M`;
 }
 
 /** @param version of a VMM, e.g. `10.0.2` */
