@@ -20,7 +20,7 @@ export interface MemoryWatchOptions {
 /**
  * Ends a VM whose guest uses memory that its sandbox did not ask for. The machine is larger than that, and its agent reserves the
  * rest, which root in the guest can undo. The limit of the control group ends a VMM that has more, too, but it includes page tables and
- * pages that may count twice (`Restoring.memoryMib`), and its kernel says no reason.
+ * pages that may count twice (`Restoring.memoryMib`), and the kernel gives no reason.
  */
 export class MemoryWatch {
   readonly #options: MemoryWatchOptions;
