@@ -47,6 +47,8 @@ interface CertificateRequest {
   publicKey: webcrypto.CryptoKey;
   /** How long it is valid from `now` on. It never outlives its issuer. */
   validMs: number;
+  /** How long before. */
+  backdatedMs?: number;
   now?: Date;
 }
 
@@ -141,10 +143,17 @@ export async function issueIntermediate(
   ]);
 }
 
-/** The certificate of a TLS server. @param hosts names, which may begin with `*.` */
+/** The side of a TLS connection that a certificate is for. */
+export type TlsSide = 'server' | 'client';
+const USAGES = { server: ExtendedKeyUsage.serverAuth, client: ExtendedKeyUsage.clientAuth } as const;
+
+/**
+ * The certificate of a TLS server, or of a client.
+ * @param options `hosts`: names, which may begin with `*.`
+ */
 export async function issueLeaf(
   issuer: Issuer,
-  { hosts, ...request }: CertificateRequest & { hosts: readonly string[] },
+  { hosts, side = 'server', ...request }: CertificateRequest & { hosts: readonly string[]; side?: TlsSide },
 ): Promise<X509Certificate> {
   // Names of hosts may be longer than a common name; clients read the alternative names.
   const [first = ''] = hosts;
@@ -152,7 +161,7 @@ export async function issueLeaf(
   return await issue(issuer, commonName, request, [
     new BasicConstraintsExtension(false, undefined, true),
     new KeyUsagesExtension(KeyUsageFlags.digitalSignature, true),
-    new ExtendedKeyUsageExtension([ExtendedKeyUsage.serverAuth]),
+    new ExtendedKeyUsageExtension([USAGES[side]]),
     new SubjectAlternativeNameExtension(hosts.map((value) => ({ type: 'dns' as const, value }))),
   ]);
 }
@@ -160,10 +169,10 @@ export async function issueLeaf(
 async function issue(
   { certificate: issuer, key }: Issuer,
   commonName: string,
-  { publicKey, validMs, now }: CertificateRequest,
+  { publicKey, validMs, backdatedMs, now }: CertificateRequest,
   extensions: Extension[],
 ): Promise<X509Certificate> {
-  const { notBefore, notAfter } = validity(validMs, now);
+  const { notBefore, notAfter } = validity(validMs, now, backdatedMs);
   return await X509CertificateGenerator.create({
     notBefore,
     notAfter: new Date(Math.min(notAfter.getTime(), issuer.notAfter.getTime())),
@@ -191,9 +200,13 @@ function onlyBelow(domains: readonly string[]): Extension {
   return new Extension(id_ce_nameConstraints, true, AsnConvert.serialize(constraints));
 }
 
-function validity(ms: number, now = new Date()): { notBefore: Date; notAfter: Date } {
+function validity(
+  ms: number,
+  now = new Date(),
+  backdatedMs = BACKDATED_MS,
+): { notBefore: Date; notAfter: Date } {
   const at = now.getTime();
-  return { notBefore: new Date(at - BACKDATED_MS), notAfter: new Date(at + ms) };
+  return { notBefore: new Date(at - backdatedMs), notAfter: new Date(at + ms) };
 }
 
 function serialNumber(): string {

@@ -1,0 +1,14 @@
+export { certificateRequest } from './certificate-request.ts';
+export { ControlAccess, type ControlTrust } from './control-access.ts';
+export {
+  connectorOf,
+  DataHosts,
+  type DataHostsOptions,
+  type HostAddress,
+  type LocalRunner,
+  type Peer,
+  plainPeer,
+  runnerOfHome,
+} from './data-hosts.ts';
+export { HostCertificate, type HostIdentity, type IssuedCertificate } from './host-certificate.ts';
+export { CONTROL_NAME, HOST_DOMAIN, type HostName, hostName, parseHostName } from './names.ts';
