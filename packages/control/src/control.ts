@@ -1,9 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { HostCertificate } from '@releap/certificates/hosts';
 import { COMPAT_PREFIX, newUuid } from '@releap/contract';
 import { prepareDatabase } from '@releap/database';
 import { answerCompatError, answerUnlisted } from './edge/compat/errors.ts';
 import { audited } from './tenancy/operator/audit.ts';
-import { createServices } from './services.ts';
+import { type ControlServices, createServices } from './services.ts';
 import { type ClientGuards, createPlanes } from './platform/http/planes.ts';
 import { UpgradeRouter } from './platform/http/upgrade-router.ts';
 import { createHttpServer, type HttpServer } from './platform/http/server.ts';
@@ -98,7 +99,11 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     await Promise.all([api.close(), internal.close(), runners.close()]);
   });
   const url = await api.listen(options.listen);
-  const internalUrl = await internal.listen(options.internalListen ?? { host: '127.0.0.1', port: 0 });
+  const certificate = options.internalTls === true ? listenerCertificate(context) : undefined;
+  const internalUrl = await internal.listen(
+    options.internalListen ?? { host: '127.0.0.1', port: 0 },
+    certificate,
+  );
 
   const leases = createLeases(context.heartbeats.pool, serverId, LEASE_MS, () =>
     context.cluster.publish([[newUuid(), null, 0, LEASES_RELEASED]]),
@@ -154,5 +159,14 @@ const clientRoutes =
     module.clientRoutes?.(scope, guards);
     done();
   };
+
+function listenerCertificate({ hostAuthority, cleanup, log }: ControlServices): HostCertificate {
+  const certificate = new HostCertificate({
+    issue: (request) => hostAuthority.issueListener(request),
+    log,
+  });
+  cleanup.defer(() => certificate.close());
+  return certificate;
+}
 
 const portOf = ({ server }: HttpServer): number => (server.address() as { port: number }).port;

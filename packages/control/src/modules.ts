@@ -1,5 +1,6 @@
 /** The modules of the control plane. A new resource gets its line here. */
 import { artifactsModule } from './storage/artifacts/module.ts';
+import { authorityModule } from './fleet/authority/module.ts';
 import { authModule } from './platform/auth/module.ts';
 import { billingModule } from './tenancy/billing/module.ts';
 import { compatModule } from './edge/compat/module.ts';
@@ -53,6 +54,7 @@ const MODULES: readonly CreateModule[] = [
   operatorModule,
   authModule,
   credentialsModule,
+  authorityModule,
   managementModule,
   // Snapshots before sandboxes: kinds are sent to a runner in this order, and a sandbox may be restored from a snapshot.
   snapshotsModule,

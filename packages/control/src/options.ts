@@ -1,3 +1,4 @@
+import type { LocalRunner } from '@releap/certificates/hosts';
 import type { PlatformLimits } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { StoreOptions } from './storage/artifacts/open-store.ts';
@@ -22,6 +23,8 @@ export interface ServiceOptions {
    * of 127.0.0.1.
    */
   internalListen?: { host: string; port: number };
+  /** Other machines reach the internal listener over TLS alone. */
+  internalTls?: boolean;
   /** Credentials of the operator, of gateways and of machines that join. */
   tokens: ControlTokens;
   /** The region that this server registers. The first one of an installation becomes its default. */
@@ -46,6 +49,8 @@ export interface ServiceOptions {
   publicUrl?: string;
   /** What a create of the compatibility facade starts that names no snapshot; without it such a create is refused. */
   compatSnapshot?: string | undefined;
+  /** The runner of the same home, which is reached over its Unix socket. */
+  localRunner?: LocalRunner;
   /** Addresses and CIDR blocks of proxies whose `X-Forwarded-For` is believed. */
   trustedProxies?: readonly string[];
   log: Logger;

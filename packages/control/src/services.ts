@@ -18,6 +18,8 @@ import {
   type RunnerCredentials,
 } from './platform/credentials/runner-credentials.ts';
 import { createServiceKeys } from './platform/credentials/service-keys.ts';
+import { DataHosts, HostCertificate } from '@releap/certificates/hosts';
+import { createHostAuthority, makeHostRoot, type HostAuthority } from './fleet/authority/host-authority.ts';
 import { createEgressRoot, makeEgressRoot, type EgressRoot } from './fleet/egress/egress-root.ts';
 import { createEncryption, type Encryption } from './platform/encryption/encryption.ts';
 import { noKeys } from './platform/encryption/keys.ts';
@@ -78,6 +80,8 @@ export interface ControlServices {
   readonly dispatchTokens: DispatchTokens;
   /** The root of the certificates with which runners intercept TLS for secrets. */
   readonly egressRoot: EgressRoot;
+  /** Issues the certificates of runners, gateways and control servers. */
+  readonly hostAuthority: HostAuthority;
   /** Reads logs from hosts. */
   readonly hosts: HostClient;
   readonly authenticator: Authenticator;
@@ -137,14 +141,24 @@ export async function createServices(
   const serviceKeys = createServiceKeys({
     database,
     encryption: options.keys === undefined ? undefined : encryption,
-    makers: { 'egress-root': async () => makeEgressRoot(await deploymentId(database)) },
+    makers: {
+      'egress-root': async () => makeEgressRoot(await deploymentId(database)),
+      'host-root': async () => makeHostRoot(await deploymentId(database)),
+    },
     log,
   });
   const egressRoot = createEgressRoot({ serviceKeys, label: () => deploymentId(database) });
+  const hostAuthority = createHostAuthority({ serviceKeys, label: () => deploymentId(database) });
   const dataTokens = createDataTokens({ database, serviceKeys });
   const previewTokens = createPreviewTokens(serviceKeys);
   const dispatchTokens = createDispatchTokens(serviceKeys);
-  const hosts = cleanup.use(createHostClient(dataTokens));
+  const certificate = new HostCertificate({
+    issue: (request) => hostAuthority.issue(request, { role: 'control', id: serverId }),
+    log,
+  });
+  cleanup.defer(() => certificate.close());
+  const dataHosts = new DataHosts({ certificate, local: options.localRunner });
+  const hosts = cleanup.use(createHostClient(dataTokens, dataHosts));
   const runnerCredentials = createRunnerCredentials({
     database,
     endConnection,
@@ -278,6 +292,7 @@ export async function createServices(
     previewTokens,
     dispatchTokens,
     egressRoot,
+    hostAuthority,
     hosts,
     authenticator,
     keyAudit: createKeyAudit({ database, log }),

@@ -81,6 +81,7 @@ describe('a grant is revoked by the next pass', () => {
     ['its project is deleted', 'projectId', 'update projects set deleted_at = now() where id = $1', true],
     ['its endpoint is removed', 'endpointId', 'delete from endpoints where id = $1', true],
     ['its endpoint becomes public', 'endpointId', 'update endpoints set public = true where id = $1', false],
+    ['its host is forgotten', 'runnerId', 'update runners set forgotten_at = now() where id = $1', true],
     [
       'its host has another address',
       'runnerId',

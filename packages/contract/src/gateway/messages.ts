@@ -126,7 +126,9 @@ const GrantMessage = Type.Object({
   id: RequestId,
   /** UUID of the sandbox. */
   vm_id: Type.String(),
-  /** The runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
+  /** Whom the certificate of its data server names; absent from earlier versions. */
+  runner_id: Type.Optional(Type.String()),
+  /** The runner's data server: `https://host:port` or `unix:/absolute/path.sock`. */
   data_url: Type.String(),
   /** Token for the runner's data server, for this sandbox. */
   data_token: Type.String({ writeOnly: true }),

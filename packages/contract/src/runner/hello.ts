@@ -37,7 +37,10 @@ export const HelloMessage = Type.Object({
   /** The deployment that the runner belongs to; absent before its first `welcome`. */
   deployment_id: Type.Optional(Uuid),
   region: text(64),
-  /** Base URL of the runner's data server: `http(s)://host:port` or `unix:/absolute/path.sock`. */
+  /**
+   * The runner's data server: `https://host:port`, with a certificate that names the runner, or `unix:/absolute/path.sock` for this
+   * machine alone. Clients in the runner's own home use its Unix socket in either case.
+   */
   data_url: Type.String({ maxLength: 512, pattern: '^(https?://|unix:/)' }),
   facts: RunnerFacts,
   /** Optional features of the protocol that the runner has. */

@@ -127,6 +127,12 @@ export type HostDrainResponse = Static<typeof HostDrainResponse>;
 export const HostResponse = Type.Object({ host: HostRecord });
 export type HostResponse = Static<typeof HostResponse>;
 
+export const HostAuthorityRecord = Type.Object({
+  fingerprint: Type.String({ description: 'SHA-256 of the certificate that signs, in hexadecimal.' }),
+  roots: Type.String({ description: 'PEM: one certificate, or while it is being replaced two.' }),
+});
+export type HostAuthorityRecord = Static<typeof HostAuthorityRecord>;
+
 export const HostForgetResponse = Type.Object({
   host_id: Type.String(),
   forgotten_at: Type.String({ format: 'date-time' }),
@@ -324,6 +330,17 @@ export const operatorOperations = {
     body: OverdraftRequest,
     success: { status: 200, response: { description: 'Set.', schema: CreditsRecord } },
     errors: { 400: 'The limit is not valid.', 404: unknownOrg },
+  },
+  getHostAuthority: {
+    method: 'GET',
+    path: '/operator/host-authority',
+    tag: 'Operator',
+    summary: 'Read the root of the certificates of hosts',
+    description:
+      'Machines of the deployment verify the control plane with it: the fingerprint is `RELEAP_CONTROL_FINGERPRINT`.',
+    security: 'operator',
+    success: { status: 200, response: { description: 'The root.', schema: HostAuthorityRecord } },
+    errors: { 503: 'The key of the root is temporarily unavailable.' },
   },
   permitHostJoin: {
     ...onHost,

@@ -2,6 +2,7 @@
 import { Type, type Static } from 'typebox';
 import { Uuid } from '../platform/fields.ts';
 import type { Operation } from '../platform/operation.ts';
+import { HostCertificateRequest, HostCertificateResponse } from './runner.ts';
 
 export const INVOCATIONS_PATH = '/internal/functions/invocations';
 export const RUNNING_INVOCATIONS_PATH = '/internal/functions/invocations/running';
@@ -58,7 +59,30 @@ export const ReportRunningInvocationsRequest = Type.Object({
 });
 export type ReportRunningInvocationsRequest = Static<typeof ReportRunningInvocationsRequest>;
 
+/** `POST`, by a gateway: a certificate with which it connects to runners on other machines. */
+export const GATEWAY_CERTIFICATE_PATH = '/internal/gateways/certificate';
+
+export const GatewayCertificateRequest = Type.Object({
+  /** Of this process. */
+  gateway_id: Uuid,
+  ...HostCertificateRequest.properties,
+});
+
 export const internalGatewayOperations = {
+  issueGatewayCertificate: {
+    method: 'POST',
+    path: GATEWAY_CERTIFICATE_PATH,
+    tag: 'Gateway',
+    summary: 'Issue the certificate with which a gateway connects to runners on other machines',
+    description: 'It is valid for a day.',
+    security: 'gateway',
+    body: GatewayCertificateRequest,
+    success: { status: 200, response: { description: 'The certificate.', schema: HostCertificateResponse } },
+    errors: {
+      400: 'The request is not signed by its key, or its key is not one of P-256.',
+      503: 'The key of the root is temporarily unavailable.',
+    },
+  },
   recordInvocations: {
     method: 'POST',
     path: INVOCATIONS_PATH,

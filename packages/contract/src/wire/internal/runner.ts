@@ -79,6 +79,21 @@ export const RunnerCertificate = Type.Object({
 });
 export type RunnerCertificate = Static<typeof RunnerCertificate>;
 
+/** `POST`, by a runner: a certificate for its data server, which names the runner. */
+export const RUNNER_HOST_CERTIFICATE_PATH = '/internal/runners/certificate';
+
+export const HostCertificateRequest = RunnerCertificateRequest;
+
+/** What a process of the deployment shows to others, and verifies them with. */
+export const HostCertificateResponse = Type.Object({
+  certificate: CertificatePem,
+  /** Roots of the deployment: while the root is being replaced there are two. */
+  roots: CertificatePem,
+  /** The process requests another one before. */
+  not_after: Type.String(),
+});
+export type HostCertificateResponse = Static<typeof HostCertificateResponse>;
+
 export const internalRunnerOperations = {
   joinRunner: {
     method: 'POST',
@@ -113,6 +128,20 @@ export const internalRunnerOperations = {
     security: 'runner',
     body: RunnerCertificateRequest,
     success: { status: 200, response: { description: 'The certificate.', schema: RunnerCertificate } },
+    errors: {
+      400: 'The request is not signed by its key, or its key is not one of P-256.',
+      503: 'The key of the root is temporarily unavailable.',
+    },
+  },
+  issueRunnerHostCertificate: {
+    method: 'POST',
+    path: RUNNER_HOST_CERTIFICATE_PATH,
+    tag: 'Runner',
+    summary: 'Issue the certificate of the data server of this runner',
+    description: 'It is valid for a day, and names this runner whatever the request names.',
+    security: 'runner',
+    body: HostCertificateRequest,
+    success: { status: 200, response: { description: 'The certificate.', schema: HostCertificateResponse } },
     errors: {
       400: 'The request is not signed by its key, or its key is not one of P-256.',
       503: 'The key of the root is temporarily unavailable.',

@@ -329,11 +329,12 @@ function grantMessage(
   data_token: string,
   ttlMs: number,
 ): GatewayControlMessage {
-  const { sandboxId: vm_id, dataUrl: data_url, endpoint } = resolved;
+  const { sandboxId: vm_id, runnerId: runner_id, dataUrl: data_url, endpoint } = resolved;
   return {
     type: 'grant',
     id,
     vm_id,
+    runner_id,
     data_url,
     data_token,
     ttl_ms: remainingMs(ttlMs, resolved),

@@ -37,10 +37,11 @@ const DELETED_PROJECTS = statement<{ id: string }>(
   'gateway-deleted-projects',
   'select id from projects where id = any($1::uuid[]) and deleted_at is not null',
 );
-const MOVED_RUNNERS = statement<{ id: string }>(
+const MOVED_RUNNERS = statement<{ id: string; forgotten: boolean }>(
   'gateway-moved-runners',
-  `select t.id from unnest($1::uuid[], $2::text[]) as t(id, data_url)
-    where not exists (select 1 from runners r where r.id = t.id and r.data_url = t.data_url)`,
+  `select t.id, r.id is null or r.forgotten_at is not null as forgotten
+     from unnest($1::uuid[], $2::text[]) as t(id, data_url) left join runners r on r.id = t.id
+    where r.data_url is distinct from t.data_url or r.forgotten_at is not null`,
 );
 
 const ENDPOINTS = statement<{ id: string; public: boolean }>(
@@ -114,7 +115,7 @@ function dependencies(resolved: Resolved): string[] {
 
 /**
  * Rechecks the dependencies of these grants and revokes invalid ones: keys, projects and endpoints that any server has
- * revoked, deleted or made private, expired tokens, ended links, runners with another address, functions with another revision. One
+ * revoked, deleted or made private, expired tokens, ended links, forgotten runners, runners with another address, functions with another revision. One
  * pass costs six statements over distinct ids, for any number of grants and requests.
  */
 async function recheck(database: Database, grants: readonly HeldGrant[]): Promise<void> {
@@ -157,7 +158,7 @@ async function recheck(database: Database, grants: readonly HeldGrant[]): Promis
     ...[...revoked, ...deleted].map(({ id }) => id),
     ...endedLinks.map(({ link }) => link),
   ]);
-  const gone = new Set(moved.map(({ id }) => id));
+  const gone = new Map(moved.map(({ id, forgotten }) => [id, forgotten]));
   for (const grant of grants) {
     if (grant.resolved === undefined) continue;
     if (usesCredential(grant.resolved, ended)) {
@@ -171,7 +172,8 @@ async function recheck(database: Database, grants: readonly HeldGrant[]): Promis
     }
     const { endpoint, runnerId } = grant.resolved;
     const isPublic = endpoint && visibility.get(endpoint.id);
-    if (hasLostAccess(grant.resolved, isPublic)) grant.revoke(true);
+    // What a forgotten host still sends is not passed on.
+    if (hasLostAccess(grant.resolved, isPublic) || gone.get(runnerId) === true) grant.revoke(true);
     else if (gone.has(runnerId) || isPublic !== endpoint?.public) grant.revoke(false);
   }
 }

@@ -2,37 +2,17 @@
  * Certificates for the interception of TLS: one root a deployment, and intermediates for runners. Loaded on first use,
  * because the library takes 40 MB and most control servers need it once a week.
  */
-import {
-  createRoot as createRootCertificate,
-  DAY_MS,
-  exportKey,
-  generateKeys,
-  importSigningKey,
-  issueIntermediate,
-  keyOfRequest,
-  parseCertificate,
-  toPem,
-} from '@releap/certificates/x509';
-import { badRequest } from '@releap/contract';
+import { DAY_MS, issueIntermediate, toPem } from '@releap/certificates/x509';
+import type { Root } from '../authority/planned-root.ts';
+import { createRoot as createAnyRoot, issuerOf, requestedKey } from '../authority/root-certificate.ts';
 
-const ROOT_MS = 10 * 365 * DAY_MS;
 const INTERMEDIATE_MS = DAY_MS;
 /** Clients refuse chains of more than 100 KiB. */
 const NAMES_MAX = 500;
 
-export interface Root {
-  /** PEM. */
-  certificate: string;
-  /** PKCS #8, base64. */
-  key: string;
-}
-
 /** @param label distinguishes the roots of deployments for people */
 export async function createRoot(label: string): Promise<Root> {
-  const keys = await generateKeys(true);
-  const commonName = `Releap egress root ${label}`;
-  const certificate = await createRootCertificate({ commonName, keys, validMs: ROOT_MS, pathLength: 1 });
-  return { certificate: toPem(certificate), key: (await exportKey(keys.privateKey)).toString('base64') };
+  return await createAnyRoot({ commonName: `Releap egress root ${label}`, pathLength: 1 });
 }
 
 /**
@@ -46,21 +26,13 @@ export async function signIntermediate(
   runnerId: string,
   domains: readonly string[],
 ): Promise<{ certificate: string; notAfter: Date }> {
-  const publicKey = await keyOfRequest(request).catch((error: unknown) => {
-    throw badRequest(`request: ${error instanceof Error ? error.message : String(error)}`);
+  const publicKey = await requestedKey(request);
+  const certificate = await issueIntermediate(await issuerOf(root), {
+    commonName: `Releap egress ${runnerId}`,
+    publicKey,
+    validMs: INTERMEDIATE_MS,
+    domains: constraintsOf(domains),
   });
-  const certificate = await issueIntermediate(
-    {
-      certificate: parseCertificate(root.certificate),
-      key: await importSigningKey(Buffer.from(root.key, 'base64')),
-    },
-    {
-      commonName: `Releap egress ${runnerId}`,
-      publicKey,
-      validMs: INTERMEDIATE_MS,
-      domains: constraintsOf(domains),
-    },
-  );
   return { certificate: toPem(certificate), notAfter: certificate.notAfter };
 }
 

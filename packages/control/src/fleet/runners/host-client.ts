@@ -1,5 +1,6 @@
 /** Asks the data servers of hosts: for logs of sandboxes and of builds, which are not stored in the database, and for ports. */
 import type { Readable } from 'node:stream';
+import { connectorOf, type DataHosts, type HostAddress } from '@releap/certificates/hosts';
 import {
   type ApiError,
   badGateway,
@@ -63,14 +64,16 @@ export interface HostClient extends AsyncDisposable {
   close(): Promise<void>;
 }
 
-export function createHostClient(dataTokens: DataTokens): HostClient {
+/** @param dataHosts how data servers are connected to */
+export function createHostClient(dataTokens: DataTokens, dataHosts: DataHosts): HostClient {
   const pools = new Map<string, Pool>();
-  const poolFor = (dataUrl: string): Pool => {
-    const known = pools.get(dataUrl);
+  const poolFor = (host: HostAddress): Pool => {
+    const peer = dataHosts.of(host);
+    const known = pools.get(peer.key);
     if (known !== undefined) {
       // Least recently used first.
-      pools.delete(dataUrl);
-      pools.set(dataUrl, known);
+      pools.delete(peer.key);
+      pools.set(peer.key, known);
       return known;
     }
     const [oldest] = pools;
@@ -81,10 +84,8 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
     }
     // Bounded by the clients' connections. With a limit here, a few clients that follow logs would block all other reads
     // from the host, and a request that waits for a connection has no deadline.
-    const pool = dataUrl.startsWith('unix:')
-      ? new Pool('http://runner', { socketPath: dataUrl.slice('unix:'.length), connections: null })
-      : new Pool(new URL(dataUrl).origin, { connections: null });
-    pools.set(dataUrl, pool);
+    const pool = new Pool(peer.origin, { connections: null, connect: connectorOf(peer) });
+    pools.set(peer.key, pool);
     return pool;
   };
   const close = async (): Promise<void> => {
@@ -96,7 +97,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
       const { token } = await dataTokens.issue(runnerId, subject);
       let answer: Dispatcher.ResponseData;
       try {
-        answer = await poolFor(dataUrl).request({
+        answer = await poolFor({ runnerId, dataUrl }).request({
           method: 'GET',
           path: `${path}${follow ? '?follow=1' : ''}`,
           headers: { authorization: `Bearer ${token}`, ...traceContext() },
@@ -117,7 +118,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
     async listens({ runnerId, dataUrl, sandboxId, port, signal }) {
       const { token } = await dataTokens.issue(runnerId, sandboxId);
       try {
-        const { socket } = await poolFor(dataUrl).upgrade({
+        const { socket } = await poolFor({ runnerId, dataUrl }).upgrade({
           path: portStreamPath(sandboxId, port),
           protocol: PORT_STREAM_PROTOCOL,
           headers: { authorization: `Bearer ${token}`, ...traceContext() },
@@ -135,7 +136,7 @@ export function createHostClient(dataTokens: DataTokens): HostClient {
       let headers: Dispatcher.ResponseData['headers'];
       let text: string;
       try {
-        const answer = await poolFor(dataUrl).request({
+        const answer = await poolFor({ runnerId, dataUrl }).request({
           method: 'POST',
           path,
           headers: {

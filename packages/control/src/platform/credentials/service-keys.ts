@@ -10,7 +10,13 @@ import { SealBrokenError, type Encryption, type Owner } from '../encryption/encr
 import type { EncryptedTable, OldRow } from '../encryption/rewrap.ts';
 import { KeysUnavailableError } from '../encryption/keys.ts';
 
-export type ServiceKeyName = 'idempotency' | 'data-tokens' | 'egress-root' | 'preview-tokens' | 'dispatch';
+export type ServiceKeyName =
+  | 'idempotency'
+  | 'data-tokens'
+  | 'egress-root'
+  | 'host-root'
+  | 'preview-tokens'
+  | 'dispatch';
 
 export interface ServiceKeys {
   /**

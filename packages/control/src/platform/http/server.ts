@@ -1,5 +1,6 @@
 /** The Fastify server on which planes are mounted. */
 import type { Server } from 'node:http';
+import type { HostCertificate } from '@releap/certificates/hosts';
 import {
   ApiError,
   badRequest,
@@ -21,15 +22,22 @@ import { BODY_LIMITS, watchBody, type BodyLimits } from './body-deadline.ts';
 import { answerError, type AnswerError } from './errors.ts';
 import { decorateRequests } from './identity.ts';
 import { routeNotFound } from './plane.ts';
+import { serveTlsToOthers } from './tls-for-others.ts';
 
 export interface HttpServer {
   readonly fastify: FastifyInstance;
   readonly server: Server;
-  /** @returns the URL that it listens on */
-  listen(address: { host: string; port: number }): Promise<string>;
-  /** Refuses new requests, ends long polls, and after a grace period closes open connections. */
+  /**
+   * @param certificate if given, other machines are served over TLS alone
+   * @returns the URL that it listens on, for programs of this machine
+   */
+  listen(
+    address: { host: string; port: number },
+    certificate?: Pick<HostCertificate, 'get' | 'onChange'>,
+  ): Promise<string>;
   /** Keeps no connection alive from now on. */
   drain(): void;
+  /** Refuses new requests, ends long polls, and after a grace period closes open connections. */
   close(): Promise<void>;
 }
 
@@ -56,6 +64,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   const { plugins, trustedProxies = [], answers = [], bodyLimits = BODY_LIMITS, log } = options;
   const closing = new AbortController();
   let isDraining = false;
+  let endHandshakes: (() => void) | undefined;
   const base: FastifyBaseLogger = log;
   const app = fastify({
     loggerInstance: base,
@@ -123,13 +132,19 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   return {
     fastify: app,
     server: app.server,
-    listen: (address) => app.listen(address),
+    async listen(address, certificate) {
+      if (certificate !== undefined) endHandshakes = await serveTlsToOthers(app.server, certificate, log);
+      return await app.listen(address);
+    },
     drain() {
       isDraining = true;
     },
     async close() {
       closing.abort(new ApiError(503, 'the server is stopping'));
-      const timer = setTimeout(() => app.server.closeAllConnections(), CLOSE_MS);
+      const timer = setTimeout(() => {
+        app.server.closeAllConnections();
+        endHandshakes?.();
+      }, CLOSE_MS);
       try {
         await app.close();
       } finally {
