@@ -2,6 +2,7 @@
 import type { RunnerFacts } from '@releap/contract';
 import type { Logger } from 'pino';
 import type { DiskLimit } from './cgroup/disk-limit.ts';
+import type { DataListen } from './data/tls-listener.ts';
 import type { BuildLimits } from './dockerfile/build-limits.ts';
 
 /** Machine size of a create without sizes. Its template is made before the runner reports that it is ready. */
@@ -18,6 +19,8 @@ export interface RunnerOptions {
   guestKernel?: string;
   /** Internal listener of the control plane. */
   controlUrl: string;
+  /** SHA-256 of the root of its certificate, in hexadecimal, where it is on another machine. */
+  controlFingerprint?: string | undefined;
   /** Lets this machine join an installation that does not know it. */
   joinToken: () => Promise<string | undefined>;
   /** `RELEAP_ACCELERATOR`. */
@@ -29,6 +32,8 @@ export interface RunnerOptions {
   region: string;
   /** Address that declared ports are published on. */
   listenHost: string;
+  /** Where gateways and control servers of other machines connect; absent: only those of this machine do. */
+  dataListen?: DataListen | undefined;
   /** User of the engine of previews on this machine, who may connect to sandboxes. */
   previewUid?: number | undefined;
   warmPool: {

@@ -12,6 +12,7 @@ import {
   type HeldMemory,
   type Report,
 } from '@releap/contract/runner';
+import { ControlAccess, HostCertificate } from '@releap/certificates/hosts';
 import { ArtifactReconciler } from './artifact/artifact-reconciler.ts';
 import { StoreClient } from './artifact/store-client.ts';
 import { registerDataRoutes } from './assembly/data-routes.ts';
@@ -97,19 +98,41 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
 
   // The way to control. Nothing is sent before the link is started.
   const id = await runnerId(join(folder, 'id'));
+  const control = new ControlAccess(controlUrl, {
+    file: join(folder, 'control-ca.pem'),
+    fingerprint: options.controlFingerprint,
+  });
+  const { fetch } = control;
   const identity = await ControlIdentity.open({
     folder,
     runnerId: id,
     controlUrl,
+    fetch,
     joinToken: options.joinToken,
     log: log.child({ part: 'link' }),
   });
   const credential = (): Promise<string> => identity.credential();
-  const secrets = new SecretsClient({ controlUrl, credential });
-  const store = new StoreClient({ controlUrl, credential });
+  const certificate = new HostCertificate({
+    issue: (request) => identity.issueCertificate(request),
+    log: log.child({ part: 'data' }),
+  });
+  certificate.onChange(({ roots }) => {
+    control
+      .follow(roots)
+      .catch((error: unknown) => log.warn({ err: error }, 'the roots of control were not stored'));
+  });
+  const secrets = new SecretsClient({ controlUrl, credential, fetch });
+  const store = new StoreClient({ controlUrl, credential, fetch });
   const link = new ControlLink({
     controlUrl,
-    credential,
+    async credential() {
+      const token = await identity.credential();
+      // Control leads gateways here as soon as there is a link. One that cannot be issued is logged, and requested again.
+      if (options.dataListen !== undefined || (await control.isPinned()))
+        await certificate.get().catch(() => undefined);
+      return token;
+    },
+    dial: () => control.peer.dial(),
     deployment: Deployment.open(join(folder, 'deployment')),
     log: log.child({ part: 'link' }),
   });
@@ -307,6 +330,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     started.defer(() => retention.close());
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
+    ...(options.dataListen && { tls: { ...options.dataListen, certificate } }),
     verify: dataTokenVerifier(identity),
     isKnown: (id) => reconciler.isKnown(id),
     metrics: runnerMetrics({
@@ -333,6 +357,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     log,
   });
   started.defer(() => dataServer.close());
+  started.defer(() => certificate.close());
 
   // Before anything new is made: VMs without a record are removed, and those with one are adopted or ended.
   const records = await reconciler.load();

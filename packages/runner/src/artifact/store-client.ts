@@ -27,6 +27,8 @@ export type BlobOwner = { location: string } | { volume: string };
 export interface StoreClientOptions {
   /** Internal listener of the control plane. */
   controlUrl: string;
+  /** Default: without TLS, or as authorities of this machine say. */
+  fetch?: typeof fetch;
   /** The runner's credential. */
   credential: () => Promise<string>;
   /** Before a transfer that has failed is repeated for the first time; shorter in tests. */
@@ -167,8 +169,8 @@ export class StoreClient {
   }
 
   async #request(method: string, path: string, signal: AbortSignal, init: RequestInit): Promise<Response> {
-    const { controlUrl, credential } = this.#options;
-    const response = await fetch(new URL(path, controlUrl), {
+    const { controlUrl, credential, fetch: send = fetch } = this.#options;
+    const response = await send(new URL(path, controlUrl), {
       ...init,
       method,
       headers: { ...(init.headers as Record<string, string>), authorization: `Bearer ${await credential()}` },

@@ -9,11 +9,12 @@ import {
   unavailable,
 } from '@releap/contract';
 import { traceRequests } from '@releap/tracing';
-import Fastify, { type FastifyInstance } from 'fastify';
+import Fastify, { type FastifyInstance, type FastifyRequest } from 'fastify';
 import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
 import type { TSchema } from 'typebox';
 import type { VerifyDataToken } from '../identity/data-token.ts';
+import { startTlsListener, type TlsListenerOptions } from './tls-listener.ts';
 
 const METRICS_PATH = '/metrics';
 /** A runner that starts finds its sandboxes again in less. */
@@ -30,20 +31,22 @@ export interface DataServerOptions {
    * would be believed. Default: always.
    */
   isKnown?: (id: string) => boolean;
-  /** Served at `/metrics` without a token: only root can connect to the socket. */
+  /** Where other machines reach it, if they do. */
+  tls?: TlsListenerOptions | undefined;
+  /** Served at `/metrics` without a token, on the socket alone: only root can connect to that. */
   metrics?: Registry;
   log: Logger;
 }
 
 export interface DataServer {
-  /** `unix:/absolute/path.sock`, for the `hello` of the link. */
+  /** For the `hello` of the link: `https://host:port`, or `unix:/absolute/path.sock` when only this machine reaches it. */
   url: string;
   close(): Promise<void>;
 }
 
 /** The door through which gateway and control plane reach the sandboxes of this machine. */
 export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
-  const { socketPath, verify, register, isKnown = () => true, metrics, log } = options;
+  const { socketPath, tls, verify, register, isKnown = () => true, metrics, log } = options;
   // Level 'warn': one line a request would drown what matters.
   const requestId = requestIdSource();
   const app = Fastify({
@@ -56,7 +59,7 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     reply.header(REQUEST_ID_HEADER, request.id);
   });
   app.addHook('onRequest', async (request, reply) => {
-    if (metrics !== undefined && request.url === METRICS_PATH) return;
+    if (metrics !== undefined && request.url === METRICS_PATH && !isRemote(request)) return;
     const token = bearerToken(request.headers.authorization);
     // From the path and not from the route: an unknown operation of a sandbox or build is a 404 for who may open it.
     const id = /^\/(?:vms|builds)\/([^/?#%]+)\//.exec(request.url)?.[1];
@@ -89,5 +92,20 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
   await unlink(socketPath).catch(() => undefined);
   await app.listen({ path: socketPath });
   await chmod(socketPath, 0o600);
-  return { url: `unix:${socketPath}`, close: () => app.close() };
+  if (tls === undefined) return { url: `unix:${socketPath}`, close: () => app.close() };
+  const listener = await startTlsListener(tls, app.server, log.child({ part: 'data' })).catch(
+    async (error: unknown) => {
+      await app.close();
+      throw error;
+    },
+  );
+  return {
+    url: listener.url,
+    async close() {
+      listener.close();
+      await app.close();
+    },
+  };
 }
+
+const isRemote = ({ raw }: FastifyRequest): boolean => 'encrypted' in raw.socket;

@@ -6,7 +6,9 @@ import { createHash, randomBytes } from 'node:crypto';
 import { readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
 import {
+  HostCertificateResponse,
   RUNNER_DATA_KEY_PATH,
+  RUNNER_HOST_CERTIFICATE_PATH,
   RUNNER_JOIN_PATH,
   RunnerDataKey,
   validate,
@@ -21,6 +23,8 @@ export interface ControlIdentityOptions {
   runnerId: string;
   /** Internal listener of the control plane. */
   controlUrl: string;
+  /** Default: without TLS, or as authorities of this machine say. */
+  fetch?: typeof fetch;
   /** Lets a machine join that the control plane does not know; undefined when there is none. Read only when needed. */
   joinToken: () => Promise<string | undefined>;
   log: Logger;
@@ -32,6 +36,8 @@ export interface DataKey {
 }
 
 const ANSWER_MS = 10_000;
+/** A machine whose clock differs by more does not join. Data tokens allow 30 s, and clocks drift apart. */
+const CLOCK_MS = 15_000;
 const CREDENTIAL = /^rlpr_[A-Za-z0-9_-]{43}$/;
 
 export class ControlIdentity {
@@ -40,6 +46,7 @@ export class ControlIdentity {
   #credential: string;
   #dataKey: DataKey | undefined;
   #fetching: Promise<DataKey> | undefined;
+  #aheadMs = 0;
 
   private constructor(options: ControlIdentityOptions, credential: string) {
     this.#options = options;
@@ -81,6 +88,16 @@ export class ControlIdentity {
     return (this.#fetching ??= this.#fetchKey().finally(() => (this.#fetching = undefined)));
   }
 
+  /**
+   * Has the control plane issue a certificate that names this runner.
+   * @param request PKCS #10, DER as base64
+   */
+  async issueCertificate(request: string): Promise<HostCertificateResponse> {
+    const answer = await this.#post(RUNNER_HOST_CERTIFICATE_PATH, await this.credential(), { request });
+    if (answer.status !== 200) throw refusal(answer);
+    return validate(HostCertificateResponse, 'body', answer.body);
+  }
+
   async #fetchKey(): Promise<DataKey> {
     let answer = await this.#askForKey();
     if (answer === undefined) {
@@ -97,6 +114,7 @@ export class ControlIdentity {
   /** Undefined: the control plane does not accept the credential. */
   async #askForKey(): Promise<RunnerDataKey | undefined> {
     const answer = await this.#post(RUNNER_DATA_KEY_PATH, this.#credential, {});
+    this.#aheadMs = answer.aheadMs;
     if (answer.status === 401) return undefined;
     if (answer.status !== 200) throw refusal(answer);
     return validate(RunnerDataKey, 'body', answer.body);
@@ -104,6 +122,11 @@ export class ControlIdentity {
 
   async #join(): Promise<void> {
     const { joinToken, log } = this.#options;
+    if (Math.abs(this.#aheadMs) > CLOCK_MS)
+      throw new Error(
+        `the clock of this machine is ${Math.round(Math.abs(this.#aheadMs) / 1000)} s ${this.#aheadMs > 0 ? 'ahead of' : 'behind'} that of ` +
+          'the control plane: synchronise both before it joins (data tokens and certificates have times)',
+      );
     const token = await joinToken();
     if (token === undefined) {
       throw new Error(
@@ -140,12 +163,9 @@ export class ControlIdentity {
     return true;
   }
 
-  async #post(
-    path: string,
-    token: string,
-    body: unknown,
-  ): Promise<{ status: number; body: unknown; path: string }> {
-    const response = await fetch(new URL(path, this.#options.controlUrl), {
+  async #post(path: string, token: string, body: unknown): Promise<Answer> {
+    const { controlUrl, fetch: send = fetch } = this.#options;
+    const response = await send(new URL(path, controlUrl), {
       method: 'POST',
       headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
       body: JSON.stringify(body),
@@ -158,11 +178,21 @@ export class ControlIdentity {
     } catch {
       parsed = undefined;
     }
-    return { status: response.status, body: parsed, path };
+    const sentAt = Date.parse(response.headers.get('date') ?? '');
+    const aheadMs = Number.isNaN(sentAt) ? 0 : Date.now() - sentAt;
+    return { status: response.status, body: parsed, path, aheadMs };
   }
 }
 
-function refusal({ status, body, path }: { status: number; body: unknown; path: string }): Error {
+interface Answer {
+  status: number;
+  body: unknown;
+  path: string;
+  /** Of this machine's clock, compared with the time of the answer, which has whole seconds. */
+  aheadMs: number;
+}
+
+function refusal({ status, body, path }: Answer): Error {
   const error = (body as { error?: unknown } | undefined)?.error;
   const hint = status === 404 ? ' (RELEAP_CONTROL_URL must name the internal listener)' : '';
   return new Error(

@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { RUNNER_LINK_PATH } from '@releap/contract';
 import {
@@ -42,6 +43,8 @@ const REASON_CHARS = 120;
 export interface ControlLinkOptions {
   /** `http(s)://host:port` of the control plane's internal listener. */
   controlUrl: string;
+  /** Opens the connection for a link. Default: without TLS, or as authorities of this machine say. */
+  dial?: () => Promise<Socket>;
   /** What the runner shows at each connection. Rejects when the control plane does not accept the runner. */
   credential: () => Promise<string>;
   deployment: Deployment;
@@ -187,19 +190,26 @@ export class ControlLink {
   async #connectOnce(): Promise<{ why: string; isRefusal: boolean }> {
     const { controlUrl, log } = this.#options;
     let token: string;
+    let connection: Socket | undefined;
     try {
       token = await this.#options.credential();
+      connection = await this.#options.dial?.();
     } catch (error) {
       return { why: explain(error), isRefusal: false };
     }
-    if (this.#closing.signal.aborted) return { why: 'the runner is closing', isRefusal: false };
+    if (this.#closing.signal.aborted) {
+      connection?.destroy();
+      return { why: 'the runner is closing', isRefusal: false };
+    }
     const url = new URL(RUNNER_LINK_PATH, controlUrl);
-    url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
+    // A connection that was opened already has its TLS.
+    url.protocol = url.protocol === 'https:' && connection === undefined ? 'wss:' : 'ws:';
     const socket = new WebSocket(url, {
       headers: { authorization: `Bearer ${token}` },
       handshakeTimeout: CONNECT_DEADLINE_MS,
       maxPayload: LINK_MESSAGE_MAX_BYTES,
       perMessageDeflate: false,
+      ...(connection && { createConnection: () => connection }),
     });
     this.#socket = socket;
     // Also while it is still dialling: a link that opens after the close would never end.

@@ -20,6 +20,8 @@ export interface SecretsSource {
 export interface SecretsClientOptions {
   /** Internal listener of the control plane. */
   controlUrl: string;
+  /** Default: without TLS, or as authorities of this machine say. */
+  fetch?: typeof fetch;
   credential: () => Promise<string>;
 }
 
@@ -46,8 +48,8 @@ export class SecretsClient implements SecretsSource {
   }
 
   async #post<S extends TSchema>(path: string, body: unknown, schema: S): Promise<Static<S>> {
-    const { controlUrl, credential } = this.#options;
-    const response = await fetch(new URL(path, controlUrl), {
+    const { controlUrl, credential, fetch: send = fetch } = this.#options;
+    const response = await send(new URL(path, controlUrl), {
       method: 'POST',
       headers: { authorization: `Bearer ${await credential()}`, 'content-type': 'application/json' },
       body: JSON.stringify(body),
