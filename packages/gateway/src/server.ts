@@ -4,6 +4,13 @@ import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  ControlAccess,
+  type ControlTrust,
+  DataHosts,
+  HostCertificate,
+  type LocalRunner,
+} from '@releap/certificates/hosts';
+import {
   ApiError,
   type GatewayTarget,
   hasBody,
@@ -15,6 +22,7 @@ import {
 } from '@releap/contract';
 import type { Logger } from 'pino';
 import { isTracing, startSpan } from '@releap/tracing';
+import { requestCertificate } from './control/certificate-client.ts';
 import { type GrantLease, Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
 import { shareConnections } from './http/connection-share.ts';
@@ -56,6 +64,8 @@ export interface GatewayOptions {
   };
   /** Internal listener of the control plane: `http(s)://host:port` or `unix:/absolute/path.sock`. */
   controlUrl: string;
+  /** What its certificate is verified with, where it is on another machine. */
+  controlTrust?: ControlTrust;
   /** The gateway's credential for that listener; read for each connection. */
   credential: () => Promise<string>;
   /** Kinds that this gateway routes; the first match wins. Default: previews, if there are any, and the toolbox. */
@@ -71,6 +81,8 @@ export interface GatewayOptions {
     publicAddress?: { host: string; port: number };
     limits?: Partial<SshLimits>;
   };
+  /** The runner of the same home, which is reached over its Unix socket. */
+  localRunner?: LocalRunner;
   /** Calls of functions. */
   functions?: Partial<DispatcherLimits>;
   /** Addresses and CIDR blocks of proxies in front, besides those of this machine. */
@@ -109,12 +121,30 @@ export interface Gateway {
 
 /** Starts the gateway: it routes requests to sandboxes. */
 export async function startGateway(options: GatewayOptions): Promise<Gateway> {
-  const { listen, controlUrl, credential, log, previews } = options;
+  const { listen, log, previews } = options;
   const kinds = options.kinds ?? [...(previews === undefined ? [] : [preview(previews)]), toolbox];
   const limits = { ...GATEWAY_LIMITS, ...options.limits };
   const findRoute = createRouter(kinds);
+  const gatewayId = newUuid();
+  const access = new ControlAccess(options.controlUrl, options.controlTrust);
+  const control = access.peer;
+  const certificate = new HostCertificate({
+    issue: (request) => requestCertificate({ control, credential: options.credential, gatewayId }, request),
+    log,
+  });
+  certificate.onChange(({ roots }) => {
+    access
+      .follow(roots)
+      .catch((error: unknown) => log.warn({ err: error }, 'the roots of control were not stored'));
+  });
+  const credential = async (): Promise<string> => {
+    // Its roots follow with certificates.
+    if (await access.isPinned()) await certificate.get().catch(() => undefined);
+    return await options.credential();
+  };
   const grants = new Grants({
-    controlUrl,
+    control,
+    hosts: new DataHosts({ certificate, local: options.localRunner, connectMs: limits.connectMs }),
     credential,
     log,
     kinds: [
@@ -123,7 +153,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       ...FUNCTION_KINDS,
     ],
     decisionMs: limits.decisionMs,
-    gatewayId: newUuid(),
+    gatewayId,
     onPressure({ function_ids: functionIds, instances = [], idle }) {
       dispatcher.pressure(functionIds);
       dispatcher.retire(instances);
@@ -136,7 +166,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     log,
   });
   const running = new RunningCalls();
-  const records = new InvocationRecords({ controlUrl, credential, running, log });
+  const records = new InvocationRecords({ control, credential: options.credential, running, log });
   const functions = new FunctionServer({
     grants,
     dispatcher,
@@ -146,7 +176,6 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     onFinished: (call) => records.add(call),
   });
   const upstreams = new Upstreams({
-    connectMs: limits.connectMs,
     headersMs: limits.answerMs,
     bodyMs: limits.idleMs,
   });
@@ -396,6 +425,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       dispatcher.close();
       await records.close(limits.graceMs);
       await Promise.all([upstreams.destroy(), grants.close()]);
+      certificate.close();
     },
   };
 }

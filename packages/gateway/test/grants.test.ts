@@ -5,6 +5,7 @@ import http, { type IncomingMessage } from 'node:http';
 import { connect, type AddressInfo, type Socket } from 'node:net';
 import { after, before, beforeEach, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { DataHosts, plainPeer } from '@releap/certificates/hosts';
 import { GATEWAY_GRANTS_MAX, GATEWAY_SILENT_MS, newToken, newUuid } from '@releap/contract';
 import { until } from '@releap/testing/eventually';
 import pino from 'pino';
@@ -85,7 +86,8 @@ const get = async (): Promise<number> => {
 /** The grants of a gateway with one kind, whose connection a test breaks or watches. */
 function grantsOf(controlUrl: string, kind: 'toolbox' | 'site'): Grants {
   return new Grants({
-    controlUrl,
+    hosts: new DataHosts(),
+    control: plainPeer(controlUrl),
     credential: () => Promise.resolve('gateway-credential'),
     kinds: [kind],
     decisionMs: 60_000,

@@ -9,6 +9,7 @@ import { rm } from 'node:fs/promises';
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { plainPeer } from '@releap/certificates/hosts';
 import { ApiError, conflict } from '@releap/contract';
 import { openPortStream } from '@releap/gateway';
 import { registerPortStreams, startDataServer } from '@releap/runner/data';
@@ -47,7 +48,7 @@ after(async () => {
 });
 
 const open = (port: number, vmId = 'box', dataToken = TOKEN): Promise<Socket> =>
-  openPortStream({ vmId, dataUrl: data.url, dataToken }, port);
+  openPortStream({ vmId, host: plainPeer(data.url), dataToken }, port);
 
 async function refused(port: number, vmId?: string, token?: string): Promise<[number, string]> {
   const error = await open(port, vmId, token).then(

@@ -5,6 +5,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { it } from 'node:test';
 import { json } from 'node:stream/consumers';
+import { plainPeer } from '@releap/certificates/hosts';
 import {
   type GatewayFunction,
   INVOCATIONS_PATH,
@@ -43,7 +44,7 @@ it('calls that handlers have are reported again and again until they end, and ne
   await once(control, 'listening');
   const calls = new RunningCalls();
   const records = new InvocationRecords({
-    controlUrl: `http://127.0.0.1:${(control.address() as AddressInfo).port}`,
+    control: plainPeer(`http://127.0.0.1:${(control.address() as AddressInfo).port}`),
     credential: () => Promise.resolve('secret'),
     running: { list: () => calls.list(0) },
     log: pino({ level: 'silent' }),

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { after, before, describe, it } from 'node:test';
+import { plainPeer } from '@releap/certificates/hosts';
 import { ApiError, newToken, newUuid } from '@releap/contract';
 import { until } from '@releap/testing/eventually';
 import pino from 'pino';
@@ -89,7 +90,7 @@ describe('the SSH listener', () => {
           if (target.sandbox !== sandbox) return Promise.reject(new ApiError(404, 'no'));
           return Promise.resolve({
             vmId: sandbox,
-            dataUrl: 'unix:/nonexistent/runner.sock',
+            host: plainPeer('unix:/nonexistent/runner.sock'),
             dataToken: 'data',
             isPublic: false,
             revoked: revoked.signal,

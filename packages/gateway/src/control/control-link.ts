@@ -1,4 +1,6 @@
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { Peer } from '@releap/certificates/hosts';
 import {
   GATEWAY_LINK_PATH,
   GATEWAY_MESSAGE_MAX_BYTES,
@@ -10,7 +12,6 @@ import {
 import type { Logger } from 'pino';
 import { Check } from 'typebox/value';
 import { WebSocket } from 'ws';
-import { parseEndpoint } from '../http/endpoints.ts';
 
 const CONNECT_MS = 5_000;
 const BACKOFF_MIN_MS = 50;
@@ -23,8 +24,8 @@ const LOOKS = 2;
 const OUTBOUND_MAX_BYTES = 16 * 1024 * 1024;
 
 export interface ControlLinkOptions {
-  /** The internal listener of the control plane: `http(s)://host:port` or `unix:/absolute/path.sock`. */
-  controlUrl: string;
+  /** The internal listener of the control plane. */
+  control: Pick<Peer, 'dial'>;
   /** The gateway's credential; read for each connection, so that it can be rotated while the gateway runs. */
   credential: () => Promise<string>;
   /** Kinds of targets that this gateway routes. */
@@ -47,7 +48,6 @@ export class ControlLink {
   #lastMessageAt = -Infinity;
 
   constructor(options: ControlLinkOptions) {
-    parseEndpoint(options.controlUrl);
     this.#options = options;
     this.#loop = this.#keepConnected();
   }
@@ -91,19 +91,28 @@ export class ControlLink {
   }
 
   async #connect(): Promise<string> {
+    const { signal } = this.#closing;
     let credential: string;
     try {
       credential = await this.#options.credential();
     } catch (error) {
       return `no credential: ${(error as Error).message}`;
     }
-    return this.#connectOnce(credential);
+    let connection: Socket;
+    try {
+      connection = await this.#options.control.dial();
+    } catch (error) {
+      return (error as Error).message;
+    }
+    if (signal.aborted) connection.destroy();
+    return signal.aborted ? 'the gateway is stopping' : this.#connectOnce(credential, connection);
   }
 
-  /** One connection from dial to end. Resolves with the reason why it ended. */
-  #connectOnce(credential: string): Promise<string> {
+  /** One connection to its end. Resolves with the reason why it ended. */
+  #connectOnce(credential: string, connection: Socket): Promise<string> {
     const { kinds, gatewayId, onClosed } = this.#options;
-    const socket = new WebSocket(linkUrl(this.#options.controlUrl), {
+    const socket = new WebSocket(`ws://control${GATEWAY_LINK_PATH}`, {
+      createConnection: () => connection,
       headers: { authorization: `Bearer ${credential}` },
       handshakeTimeout: CONNECT_MS,
       maxPayload: GATEWAY_MESSAGE_MAX_BYTES,
@@ -158,12 +167,4 @@ export class ControlLink {
       this.#options.onOpen();
     } else if (this.#socket === socket) this.#options.onMessage(message);
   }
-}
-
-function linkUrl(controlUrl: string): string {
-  if (controlUrl.startsWith('unix:'))
-    return `ws+unix:${controlUrl.slice('unix:'.length)}:${GATEWAY_LINK_PATH}`;
-  const url = new URL(GATEWAY_LINK_PATH, controlUrl);
-  url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
-  return url.href;
 }

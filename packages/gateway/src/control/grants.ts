@@ -1,3 +1,4 @@
+import type { DataHosts, Peer } from '@releap/certificates/hosts';
 import {
   type ApiError,
   GATEWAY_ACTIVE_MS,
@@ -45,8 +46,8 @@ export interface FunctionLease extends Lease {
 export interface GrantLease extends Lease {
   /** UUID of the sandbox. */
   readonly vmId: string;
-  /** The runner's data server: `http://host:port` or `unix:/absolute/path.sock`. */
-  readonly dataUrl: string;
+  /** The runner's data server. */
+  readonly host: Peer;
   /** Token for the runner's data server, for this sandbox. */
   readonly dataToken: string;
   /** Of a preview: it is public. */
@@ -54,7 +55,8 @@ export interface GrantLease extends Lease {
 }
 
 export interface GrantsOptions {
-  controlUrl: string;
+  /** The internal listener of the control plane. */
+  control: Peer;
   /** The gateway's credential. */
   credential: () => Promise<string>;
   kinds: readonly string[];
@@ -62,6 +64,8 @@ export interface GrantsOptions {
   decisionMs: number;
   /** UUID of this process: the holder of its leases of instances. */
   gatewayId?: string;
+  /** How runners are connected to. */
+  hosts: DataHosts;
   /** Control wants instances to end. */
   onPressure?: (pressure: GatewayPressure) => void;
   log: Logger;
@@ -95,6 +99,7 @@ export class Grants {
   readonly #decisionMs: number;
   readonly #link: ControlLink;
   readonly #log: Logger;
+  readonly #hosts: DataHosts;
   readonly #onPressure: GrantsOptions['onPressure'];
   /** Leases of this gateway itself, over the same link. */
   readonly instances: InstanceLeases;
@@ -109,12 +114,14 @@ export class Grants {
 
   constructor(options: GrantsOptions) {
     this.#log = options.log;
+    this.#hosts = options.hosts;
     this.#decisionMs = options.decisionMs;
     this.#onPressure = options.onPressure;
     this.instances = new InstanceLeases({
       send: (message) => this.#link.send(message),
       nextId: () => this.#nextId++,
       isLive: () => this.#link.isLive,
+      hosts: options.hosts,
     });
     this.#link = new ControlLink({
       ...options,
@@ -151,8 +158,9 @@ export class Grants {
     const entry = this.#find(target, token);
     const answer = await entry.answer.promise;
     if (answer.type !== 'grant') throw notFound('this target is a function', 'not_found');
-    const { vm_id, data_url, data_token, public: isPublic = false } = answer;
-    return this.#leaseOf(entry, token, { vmId: vm_id, dataUrl: data_url, dataToken: data_token, isPublic });
+    const { vm_id, runner_id, data_url, data_token, public: isPublic = false } = answer;
+    const host = this.#hosts.of({ runnerId: runner_id, dataUrl: data_url });
+    return this.#leaseOf(entry, token, { vmId: vm_id, host, dataToken: data_token, isPublic });
   }
 
   /**

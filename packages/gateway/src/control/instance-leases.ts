@@ -1,4 +1,5 @@
 /** Sandboxes that this gateway has for itself: instances of functions (see gateway/messages.ts in the contract). */
+import type { DataHosts, Peer } from '@releap/certificates/hosts';
 import {
   type ApiError,
   type GatewayControlMessage,
@@ -19,7 +20,7 @@ export interface InstanceLease {
   /** UUID of the sandbox. */
   readonly vmId: string;
   /** The runner's data server. */
-  readonly dataUrl: string;
+  readonly host: Peer;
   /** The newest token for it. */
   readonly dataToken: string;
   /** Whether new requests may be sent to it now. */
@@ -38,6 +39,7 @@ export interface InstanceLeasesOptions {
   /** The next id of a request on the link. */
   nextId: () => number;
   isLive: () => boolean;
+  hosts: DataHosts;
 }
 
 interface Entry {
@@ -140,11 +142,12 @@ export class InstanceLeases {
       if (entry.grant === undefined) throw new Error('an instance is leased without a grant');
       return entry.grant;
     };
-    const { isLive } = this.#options;
+    const { isLive, hosts } = this.#options;
     return {
       vmId: granted().vm_id,
-      get dataUrl() {
-        return granted().data_url;
+      get host() {
+        const { runner_id: runnerId, data_url: dataUrl } = granted();
+        return hosts.of({ runnerId, dataUrl });
       },
       get dataToken() {
         return granted().data_token;

@@ -3,7 +3,6 @@ import { readlink } from 'node:fs/promises';
 import { addressPath, SandboxAddress } from '@releap/contract';
 import { Check } from 'typebox/value';
 import type { GrantLease } from '../control/grants.ts';
-import { addressOf } from '../http/endpoints.ts';
 
 const ANSWER_MS = 5_000;
 const LINE_MAX = 1_024;
@@ -33,9 +32,9 @@ export class AddressHolds {
   }
 
   /** @returns undefined when the sandbox runs on another machine, or the user may not connect */
-  async get(lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>): Promise<AddressHold | undefined> {
-    if (!lease.dataUrl.startsWith('unix:')) return undefined;
-    const key = `${lease.dataUrl} ${lease.vmId}`;
+  async get(lease: Pick<GrantLease, 'vmId' | 'host' | 'dataToken'>): Promise<AddressHold | undefined> {
+    if (!lease.host.isLocal) return undefined;
+    const key = `${lease.host.key} ${lease.vmId}`;
     const shared = this.#shared.get(key) ?? { users: 0, opened: this.#open(lease) };
     this.#shared.set(key, shared);
     shared.users++;
@@ -54,13 +53,13 @@ export class AddressHolds {
     return { address: opened.address, lost: opened.lost, release };
   }
 
-  async #open({ vmId, dataUrl, dataToken }: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>) {
+  async #open({ vmId, host, dataToken }: Pick<GrantLease, 'vmId' | 'host' | 'dataToken'>) {
     const lost = new AbortController();
+    const socket = await host.dial();
     const request = httpRequest({
-      ...addressOf(dataUrl),
+      createConnection: () => socket,
       path: addressPath(vmId),
       headers: { host: 'runner', authorization: `Bearer ${dataToken}` },
-      agent: false,
     });
     const close = (): void => {
       lost.abort();

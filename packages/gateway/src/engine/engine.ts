@@ -139,7 +139,7 @@ export class Engine {
   offer(host: string, target: GatewayTarget, token: string | null, lease: GrantLease): void {
     const credential = lease.isPublic ? null : token;
     const key = `${host} ${credential}`;
-    if (!this.#isUp || !lease.dataUrl.startsWith('unix:') || this.#adding.has(key)) return;
+    if (!this.#isUp || !lease.host.isLocal || this.#adding.has(key)) return;
     if (this.#lanes.has(host, credential)) return;
     this.#adding.add(key);
     this.#add(host, target, credential)

@@ -16,7 +16,7 @@ import type { InstanceState } from './version-queue.ts';
 /** How often what depends on the time alone is looked at. */
 const TICK_MS = 100;
 /** Of a thaw: a runner answers at once, unless it restarts. */
-const RUNNER_TIMEOUTS = { connectMs: 2_000, headersMs: 5_000, bodyMs: 5_000 };
+const RUNNER_TIMEOUTS = { headersMs: 5_000, bodyMs: 5_000 };
 export interface DispatcherLimits extends VersionLimits {
   /** Most requests that are open, whose places organizations share. */
   calls: number;

@@ -7,7 +7,7 @@ const RETRY_MS = { freeze: 1_000, thaw: 100 };
 const ANSWER_MAX_BYTES = 64 * 1024;
 
 export interface IdleGuestOptions {
-  lease: Pick<InstanceLease, 'vmId' | 'dataUrl' | 'dataToken'>;
+  lease: Pick<InstanceLease, 'vmId' | 'host' | 'dataToken'>;
   runners: EndpointPools;
   /** How long its runner may take until it has thawed the guest, a restart of the runner included. */
   thawMs: number;
@@ -69,7 +69,7 @@ export class IdleGuest {
   ): Promise<{ status?: number; message: string } | undefined> {
     const { lease, runners } = this.#options;
     try {
-      const { statusCode: status, body } = await runners.get(lease.dataUrl).request({
+      const { statusCode: status, body } = await runners.get(lease.host).request({
         method: 'POST',
         path: path(lease.vmId),
         headers: {

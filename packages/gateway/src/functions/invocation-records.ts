@@ -11,6 +11,7 @@ import {
   type ServedInvocation,
 } from '@releap/contract';
 import type { Logger } from 'pino';
+import type { Peer } from '@releap/certificates/hosts';
 import { EndpointPools } from '../http/endpoints.ts';
 import type { FinishedCall } from './function-server.ts';
 import type { RunningCalls } from './running-calls.ts';
@@ -25,7 +26,7 @@ const WAITING_MAX = 100_000;
 
 export interface InvocationRecordsOptions {
   /** Internal listener of the control plane. */
-  controlUrl: string;
+  control: Peer;
   credential: () => Promise<string>;
   running: Pick<RunningCalls, 'list'>;
   log: Logger;
@@ -35,7 +36,7 @@ export interface InvocationRecordsOptions {
 
 export class InvocationRecords {
   readonly #options: InvocationRecordsOptions;
-  readonly #pools = new EndpointPools({ connectMs: 5_000, headersMs: ANSWER_MS, bodyMs: ANSWER_MS });
+  readonly #pools = new EndpointPools({ headersMs: ANSWER_MS, bodyMs: ANSWER_MS });
   #waiting: ServedInvocation[] = [];
   #dropped = 0;
   #sending: Promise<void> | undefined;
@@ -147,8 +148,8 @@ export class InvocationRecords {
     path: string,
     body: RecordInvocationsRequest | ReportRunningInvocationsRequest,
   ): Promise<number | undefined> {
-    const { controlUrl, credential } = this.#options;
-    const answer = await this.#pools.get(controlUrl).request({
+    const { control, credential } = this.#options;
+    const answer = await this.#pools.get(control).request({
       method: 'POST',
       path,
       headers: { authorization: `Bearer ${await credential()}`, 'content-type': 'application/json' },

@@ -1,33 +1,7 @@
+import { connectorOf, type Peer } from '@releap/certificates/hosts';
 import { Pool } from 'undici';
 
-/** Address of a runner or the control plane. */
-export interface Endpoint {
-  /** Without path; `http://localhost` for a Unix socket. */
-  origin: string;
-  /** Absolute path of the Unix socket, if it is one. */
-  socketPath?: string;
-}
-
-/** Reads `http://host:port` or `unix:/absolute/path.sock`. Throws on anything else. */
-export function parseEndpoint(url: string): Endpoint {
-  if (url.startsWith('unix:/')) return { origin: 'http://localhost', socketPath: url.slice('unix:'.length) };
-  const parsed = URL.parse(url);
-  if (parsed === null || parsed.protocol !== 'http:') {
-    throw new Error(`endpoint ${JSON.stringify(url)} must be http://host:port or unix:/absolute/path`);
-  }
-  return { origin: parsed.origin };
-}
-
-/** The same for `http.request` and `net.connect`. */
-export function addressOf(url: string): { socketPath: string } | { host: string; port: number } {
-  const { origin, socketPath } = parseEndpoint(url);
-  if (socketPath !== undefined) return { socketPath };
-  const { hostname, port } = new URL(origin);
-  return { host: hostname.replace(/^\[|\]$/g, ''), port: port === '' ? 80 : Number(port) };
-}
-
 export interface PoolTimeouts {
-  connectMs: number;
   /** Until the first byte of an answer, and between two pieces of its body. */
   headersMs: number;
   bodyMs: number;
@@ -74,18 +48,17 @@ export class EndpointPools {
     this.#timeouts = timeouts;
   }
 
-  get(url: string): Pool {
-    return this.#pools.get(url, () => this.#open(url));
+  get(peer: Peer): Pool {
+    return this.#pools.get(peer.key, () => this.#open(peer));
   }
 
-  #open(url: string): Pool {
-    const { origin, socketPath } = parseEndpoint(url);
-    const { connectMs, headersMs, bodyMs } = this.#timeouts;
-    return new Pool(origin, {
+  #open(peer: Peer): Pool {
+    const { headersMs, bodyMs } = this.#timeouts;
+    return new Pool(peer.origin, {
       // Bounded by the clients' connections. A limit here would let a few long commands block all other requests.
       connections: null,
       pipelining: 1,
-      connect: { timeout: connectMs, ...(socketPath === undefined ? {} : { socketPath }) },
+      connect: connectorOf(peer),
       headersTimeout: headersMs,
       bodyTimeout: bodyMs,
     });

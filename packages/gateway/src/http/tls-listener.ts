@@ -39,6 +39,8 @@ export async function startTlsListener(
     },
     (socket) => http.emit('connection', socket),
   );
+  // After a handshake that takes too long nothing else does.
+  server.on('tlsClientError', (_error, socket) => socket.destroy());
   server.maxConnections = http.maxConnections;
   const reload = async (): Promise<void> => {
     const next = await load();

@@ -8,7 +8,7 @@ import type { HeaderPolicy } from './headers.ts';
 
 export interface TunnelRequest {
   /** A dedicated connection: it never serves another request. @throws ApiError */
-  connect: () => Promise<Pick<RequestOptions, 'host' | 'port' | 'socketPath' | 'createConnection'>>;
+  connect: () => Promise<Required<Pick<RequestOptions, 'createConnection'>>>;
   /** The upstream, in errors. */
   server: string;
   /** Whether it is the runner: its 401 is not for the client. */
@@ -73,9 +73,8 @@ async function handshake(
   options: TunnelRequest,
 ): Promise<HandshakeResult> {
   const { path, headers, requestId, dataToken, handshakeMs, server } = options;
-  const connection = await options.connect();
   const outgoing = httpRequest({
-    ...connection,
+    ...(await options.connect()),
     method: 'GET',
     path,
     headers: {
@@ -83,8 +82,6 @@ async function handshake(
       connection: 'Upgrade',
       upgrade: 'websocket',
     },
-    // An agent would make the connection itself.
-    ...(connection.createConnection === undefined ? { agent: false } : {}),
   });
   const abort = () => outgoing.destroy(new ClientDisconnected());
   const timer = setTimeout(

@@ -26,8 +26,8 @@ export class PortPools {
   }
 
   get(lease: GrantLease, service: GuestService): PortPool {
-    const { vmId, dataUrl } = lease;
-    const entry = this.#pools.get(`${dataUrl} ${vmId} ${service}`, () => this.#open(lease, service));
+    const { vmId, host } = lease;
+    const entry = this.#pools.get(`${host.key} ${vmId} ${service}`, () => this.#open(lease, service));
     entry.lease = lease;
     return entry;
   }

@@ -1,5 +1,5 @@
 import { type IncomingMessage, request as httpRequest } from 'node:http';
-import { connect, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import {
   ApiError,
@@ -13,7 +13,6 @@ import {
   STATUS_MEANINGS,
 } from '@releap/contract';
 import type { GrantLease } from '../control/grants.ts';
-import { addressOf } from '../http/endpoints.ts';
 import { upstreamError } from '../http/errors.ts';
 
 /** Longer than the runner takes to give up. */
@@ -28,11 +27,13 @@ const HOST = 'the machine that runs the sandbox';
  * @throws ApiError 409 it does not run, 502 nothing listens, 504 nothing answers
  */
 export async function openPortStream(
-  lease: Pick<GrantLease, 'vmId' | 'dataUrl' | 'dataToken'>,
+  lease: Pick<GrantLease, 'vmId' | 'host' | 'dataToken'>,
   service: GuestService,
   onOpen: (isAtAddress: boolean) => void = () => undefined,
 ): Promise<Socket> {
-  const address = addressOf(lease.dataUrl);
+  const connection = await lease.host.dial({ allowHalfOpen: true }).catch((error: unknown) => {
+    throw upstreamError(error, HOST);
+  });
   const request = httpRequest({
     path: portStreamPath(lease.vmId, service),
     headers: {
@@ -41,12 +42,7 @@ export async function openPortStream(
       connection: 'Upgrade',
       upgrade: PORT_STREAM_PROTOCOL,
     },
-    createConnection: () =>
-      connect({
-        ...('socketPath' in address ? { path: address.socketPath } : address),
-        allowHalfOpen: true,
-        noDelay: true,
-      }),
+    createConnection: () => connection,
   });
   const timer = setTimeout(
     () => request.destroy(gatewayTimeout(`${HOST} did not answer in time`)),

@@ -8,7 +8,6 @@ import type {
 import { PROCESS_CHANNEL, PROCESS_STREAM_CHUNK_BYTES } from '@releap/contract/process-stream';
 import { type RawData, WebSocket } from 'ws';
 import type { GrantLease } from '../control/grants.ts';
-import { parseEndpoint } from '../http/endpoints.ts';
 
 /** A pong tells the runner that this side is alive, also while a slow client keeps it from reading. */
 const ALIVE_MS = 15_000;
@@ -16,6 +15,7 @@ const ALIVE_MS = 15_000;
 const INPUT_MAX_BYTES = 512 * 1024;
 const MESSAGE_MAX_BYTES = 4 * 1024 * 1024;
 const ERROR_MAX_BYTES = 16 * 1024;
+const NO_ANSWER = 'the machine that runs the sandbox did not answer';
 
 export interface ProcessEnd {
   exitCode: number;
@@ -154,24 +154,24 @@ async function connect(
   lease: GrantLease,
   { startMs, signal }: { startMs: number; signal: AbortSignal },
 ): Promise<WebSocket> {
-  const { origin, socketPath } = parseEndpoint(lease.dataUrl);
-  const path = `/vms/${encodeURIComponent(lease.vmId)}/toolbox/process/stream`;
-  const socket = new WebSocket(
-    socketPath === undefined ? `${origin.replace('http', 'ws')}${path}` : `ws+unix:${socketPath}:${path}`,
-    {
-      headers: { authorization: `Bearer ${lease.dataToken}` },
-      handshakeTimeout: startMs,
-      maxPayload: MESSAGE_MAX_BYTES,
-      perMessageDeflate: false,
-    },
-  );
+  const connection = await lease.host.dial().catch(() => {
+    throw new Error(NO_ANSWER);
+  });
+  if (signal.aborted) connection.destroy();
+  const socket = new WebSocket(`ws://runner/vms/${encodeURIComponent(lease.vmId)}/toolbox/process/stream`, {
+    headers: { authorization: `Bearer ${lease.dataToken}` },
+    createConnection: () => connection,
+    handshakeTimeout: startMs,
+    maxPayload: MESSAGE_MAX_BYTES,
+    perMessageDeflate: false,
+  });
   const abort = (): void => socket.terminate();
   signal.addEventListener('abort', abort, { once: true });
   try {
     return await new Promise<WebSocket>((resolve, reject) => {
       socket.once('open', () => resolve(socket));
       // Never removed: a later 'error' without a listener would end the process.
-      socket.on('error', () => reject(new Error('the machine that runs the sandbox did not answer')));
+      socket.on('error', () => reject(new Error(NO_ANSWER)));
       socket.once('unexpected-response', (_request, answer) => {
         void refusalOf(answer).then(reject);
       });

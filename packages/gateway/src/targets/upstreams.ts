@@ -2,7 +2,8 @@ import type { RequestOptions } from 'node:http';
 import type { GuestService } from '@releap/contract';
 import type { Pool } from 'undici';
 import type { GrantLease } from '../control/grants.ts';
-import { addressOf, EndpointPools, type PoolTimeouts } from '../http/endpoints.ts';
+import { EndpointPools, type PoolTimeouts } from '../http/endpoints.ts';
+import { upstreamError } from '../http/errors.ts';
 import { PortPools } from '../ports/port-pools.ts';
 import { openPortStream } from '../ports/port-stream.ts';
 import type { Route } from './target.ts';
@@ -16,7 +17,7 @@ export interface Upstream {
   /** Whether the newest connection reached a port of a guest at its address. */
   isAtAddress: () => boolean;
   /** Opens a connection for one upgraded request. @throws ApiError */
-  connect: () => Promise<Pick<RequestOptions, 'host' | 'port' | 'socketPath' | 'createConnection'>>;
+  connect: () => Promise<Required<Pick<RequestOptions, 'createConnection'>>>;
 }
 
 /** Runners' data servers, and servers in guests. */
@@ -33,13 +34,19 @@ export class Upstreams {
     return service === undefined ? this.#runner(lease) : this.#guest(lease, service);
   }
 
-  #runner({ dataUrl }: GrantLease): Upstream {
+  #runner({ host }: GrantLease): Upstream {
+    const server = 'the machine that runs the sandbox';
     return {
-      server: 'the machine that runs the sandbox',
+      server,
       isRunner: true,
-      pool: this.#runners.get(dataUrl),
+      pool: this.#runners.get(host),
       isAtAddress: () => false,
-      connect: async () => addressOf(dataUrl),
+      async connect() {
+        const socket = await host.dial().catch((error: unknown) => {
+          throw upstreamError(error, server);
+        });
+        return { createConnection: () => socket };
+      },
     };
   }
 
