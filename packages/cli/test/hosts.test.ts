@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { chmod, mkdir } from 'node:fs/promises';
+import { chmod, mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
+import { keyPath, testKeys } from '@releap/testing/keys';
 import { startWorld, until, hosts, type ScriptedRunner, type World } from '@releap/testing/world';
 import { home, type Home } from './home.ts';
 import { sendJson, startRelay } from './relay.ts';
@@ -360,5 +361,27 @@ describe("the operator's token", () => {
     relay.answers.set('GET /operator/hosts', (_request, response) => sendJson(response, 200, {}));
     await using folder = await home({ ...server, internalUrl: relay.url });
     assert.match((await host(folder, ['ls'])).stderr, /is it a Releap service/);
+  });
+});
+
+describe('rlp host join-settings', () => {
+  test('prints what another machine joins with', async () => {
+    await using it = await operated({ keys: testKeys(keyPath()) });
+    await writeFile(join(it.folder.path, 'join.token'), `${'j'.repeat(43)}\n`);
+    const url = 'https://10.0.0.1:7072';
+    const settings = await host(it.folder, ['join-settings', '--control-url', url]);
+    assert.equal(settings.code, 0, settings.stderr);
+    assert.match(
+      settings.stdout,
+      new RegExp(
+        `^RELEAP_CONTROL_URL=${url}\nRELEAP_CONTROL_FINGERPRINT=[0-9a-f]{64}\nRELEAP_JOIN_TOKEN=j{43}\n$`,
+      ),
+    );
+    const loopback = await host(it.folder, ['join-settings']);
+    assert.deepEqual([loopback.code, loopback.stdout], [3, '']);
+    assert.match(loopback.stderr, /RELEAP_INTERNAL_HOST/);
+    assert.equal((await host(it.folder, ['join-settings', '--control-url', 'http://10.0.0.1:7072'])).code, 2);
+    await rm(join(it.folder.path, 'join.token'));
+    assert.match((await host(it.folder, ['join-settings', '--control-url', url])).stderr, /no join token/);
   });
 });

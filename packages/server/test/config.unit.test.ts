@@ -31,6 +31,20 @@ describe('the configuration', () => {
     assert.deepEqual(config.region, { id: 'local' });
   });
 
+  test('lets other machines reach the runner only where it is told an address', () => {
+    assert.equal(loadConfig({}).data, undefined);
+    assert.deepEqual(loadConfig({ RELEAP_DATA_HOST: '10.0.0.2' }).data, { host: '10.0.0.2', port: 7076 });
+    const all = { RELEAP_DATA_HOST: '0.0.0.0', RELEAP_DATA_PORT: '9000' };
+    assert.match(problems(all)[0] ?? '', /RELEAP_DATA_URL must say/);
+    assert.deepEqual(loadConfig({ ...all, RELEAP_DATA_URL: 'https://host.example:9001/' }).data, {
+      host: '0.0.0.0',
+      port: 9000,
+      url: 'https://host.example:9001',
+    });
+    assert.match(problems({ RELEAP_DATA_URL: 'https://10.0.0.2:1' })[0] ?? '', /RELEAP_DATA_HOST must say/);
+    assert.equal(problems({ RELEAP_DATA_HOST: '10.0.0.2', RELEAP_DATA_URL: 'http://10.0.0.2:1' }).length, 1);
+  });
+
   test('takes an empty variable for an absent one', () => {
     assert.deepEqual(loadConfig({ RELEAP_PORT: '', DATABASE_URL: '' }), loadConfig({}));
   });

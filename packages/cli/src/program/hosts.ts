@@ -79,6 +79,16 @@ export function hostCommands({ program, lazy }: Registration): void {
     .action(lazy(async () => (await import('../commands/hosts.ts')).evict));
 
   host
+    .command('join-settings')
+    .summary('print what a further machine joins with')
+    .description(
+      'Print the settings with which another machine joins as a host: the URL of the control plane, the fingerprint of its ' +
+        'authority, and the join token. They are lines of an environment file (docs/hosts.md).',
+    )
+    .option('--control-url <url>', 'https:// URL of the internal listener, as that machine reaches it')
+    .action(lazy(async () => (await import('../commands/host-join.ts')).joinSettings));
+
+  host
     .command('permit-join')
     .summary('allow a host to join again')
     .description(

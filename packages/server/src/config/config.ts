@@ -23,6 +23,8 @@ export interface Config {
   port: number;
   gatewayPort?: number;
   ssh: { host: string; port?: number; address?: string; hostKeyFile: string };
+  /** Absent: no other machine reaches the runner. */
+  data?: { host: string; port: number; url?: string };
   internalHost: string;
   internalPort?: number;
   publicUrl?: string;
@@ -36,6 +38,7 @@ export interface Config {
   previewUrl?: string;
   previewTls?: PreviewTls;
   controlUrl?: string;
+  controlFingerprint?: string;
   databaseUrl?: string;
   databaseConnections: number;
   migrations: 'start' | 'wait';
@@ -165,6 +168,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       address: get('RELEAP_SSH_ADDRESS'),
       hostKeyFile: get('RELEAP_SSH_HOST_KEY') ?? path.join(home, 'ssh_host_ed25519_key'),
     }),
+    data: dataListenOf(text, get),
     internalHost: get('RELEAP_INTERNAL_HOST'),
     internalPort: get('RELEAP_INTERNAL_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),
@@ -178,6 +182,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     previewUrl: url('RELEAP_PREVIEW_URL'),
     previewTls,
     controlUrl: url('RELEAP_CONTROL_URL'),
+    controlFingerprint: get('RELEAP_CONTROL_FINGERPRINT'),
     databaseUrl: get('DATABASE_URL'),
     databaseConnections: get('RELEAP_DATABASE_CONNECTIONS'),
     migrations: get('RELEAP_MIGRATIONS'),
@@ -299,6 +304,29 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
   };
   return compact(config) as unknown as Config;
 }
+
+/** @throws ConfigError for an address that other machines cannot connect to */
+function dataListenOf(
+  text: (name: VariableName) => string | undefined,
+  get: (name: VariableName) => unknown,
+): Config['data'] | undefined {
+  const [host, url] = [text('RELEAP_DATA_HOST'), text('RELEAP_DATA_URL')?.replace(/\/+$/, '')];
+  if (host === undefined) {
+    if (url === undefined) return undefined;
+    throw new ConfigError([
+      `RELEAP_DATA_URL=${url}: RELEAP_DATA_HOST must say at which address the runner listens`,
+    ]);
+  }
+  if (url === undefined && ['0.0.0.0', '::'].includes(host))
+    throw new ConfigError([
+      `RELEAP_DATA_HOST=${host}: RELEAP_DATA_URL must say which address other machines connect to`,
+    ]);
+  const port = (get('RELEAP_DATA_PORT') as number | undefined) ?? dataPortOf(Number(get('RELEAP_PORT')));
+  return { host, port, ...(url !== undefined && { url }) };
+}
+
+/** Default port of the data server. */
+const dataPortOf = (port: number): number => (port === 0 ? 0 : port + 6);
 
 function problemOfDatabaseUrl(url: unknown): string | undefined {
   if (typeof url !== 'string') return undefined;

@@ -1,9 +1,10 @@
 import { mkdir } from 'node:fs/promises';
 import { CONTROL_LIMITS, fileKeys, startControl } from '@releap/control';
 import { writeBootstrap } from '../bootstrap.ts';
-import { internalUrlOf, previewUrlOf, urlHost } from '../config/config.ts';
+import { internalUrlOf, isLoopback, previewUrlOf, urlHost } from '../config/config.ts';
 import { plainHttpWarning } from '../config/plain-http.ts';
 import { PREVIEW_PORT_OFFSET } from '../supervisor/ports.ts';
+import { localRunner } from '../local-runner.ts';
 import { issuerOf } from '../identity/issuer.ts';
 import { acceptedTokens, ensureTokens } from '../tokens.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
@@ -26,6 +27,7 @@ export async function controlRole({ config, log, supervised, stopping }: RoleCon
     signal: stopping,
     listen: { host, port },
     internalListen: { host: config.internalHost, port: config.internalPort ?? port + 2 },
+    internalTls: !isLoopback(config.internalHost),
     tokens: acceptedTokens(config, log),
     region: {
       ...config.region,
@@ -62,6 +64,7 @@ export async function controlRole({ config, log, supervised, stopping }: RoleCon
     billing: config.billing,
     usage: config.usage,
     rateLimits: config.rateLimits,
+    localRunner: localRunner(config),
     publicUrl: baseUrl,
     trustedProxies: config.trustedProxies ?? [],
     ...(signIn.oidc === undefined ? {} : { oidc: signIn.oidc }),

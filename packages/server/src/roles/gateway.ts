@@ -6,6 +6,7 @@ import { type GatewayOptions, generateHostKey, startGateway } from '@releap/gate
 import { type Config, internalUrlOf, previewUrlOf, toolboxUrlOf, urlHost } from '../config/config.ts';
 import { plainHttpWarning } from '../config/plain-http.ts';
 import { makePrivateFile } from '@releap/certificates/private-file';
+import { localRunner } from '../local-runner.ts';
 import { previewUid } from '../preview-uid.ts';
 import { PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
@@ -40,7 +41,12 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
     listen: { host: config.host, port },
     ...(previewPlace === undefined ? {} : { previews: previewOptions(config, previewPlace, certificate) }),
     controlUrl: internalUrlOf(config),
+    controlTrust: {
+      file: path.join(config.home, 'control-ca.pem'),
+      fingerprint: config.controlFingerprint,
+    },
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
+    localRunner: localRunner(config),
     ssh: await sshOptions(config),
     trustedProxies: config.trustedProxies ?? [],
     limits: { guesses: config.rateLimits.perAddress },

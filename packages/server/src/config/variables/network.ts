@@ -100,14 +100,36 @@ export const NETWORK = {
     schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
     default: '127.0.0.1',
     description:
-      'Address of the internal listener of the control plane: runners, gateways, the operator and `/metrics`. Tenants ' +
-      'must not be able to reach it.',
+      'Address of the internal listener of the control plane: runners, gateways, the operator and `/metrics`. At an address that is not a ' +
+      'loopback one, other machines are served over TLS alone. Tenants must not be able to reach it.',
     group: 'Network',
   }),
   RELEAP_INTERNAL_PORT: variable({
     schema: Port,
     defaultText: '`RELEAP_PORT` + 2, or a free one if that is taken',
     description: 'Port of the internal listener. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_DATA_HOST: variable({
+    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    defaultText: 'none: only this machine reaches its sandboxes',
+    description:
+      'Address at which this runner serves gateways and control servers of other machines, over TLS with certificates of the deployment ' +
+      '([security.md](security.md#certificates-between-machines)).',
+    group: 'Network',
+  }),
+  RELEAP_DATA_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 6',
+    description: 'Port at `RELEAP_DATA_HOST`. 0 takes a free one.',
+    group: 'Network',
+  }),
+  RELEAP_DATA_URL: variable({
+    schema: Type.String({ pattern: '^https://[^\\s/?#@]+/?$', expected: 'https://host:port' }),
+    defaultText: '`https://RELEAP_DATA_HOST:RELEAP_DATA_PORT`',
+    description:
+      'Where gateways and control servers reach this runner, if not where it listens: needed where `RELEAP_DATA_HOST` is all addresses, or ' +
+      'behind a translated address. The name in it means nothing: they verify the id of the runner.',
     group: 'Network',
   }),
   RELEAP_PUBLIC_URL: variable({
@@ -230,7 +252,16 @@ export const NETWORK = {
     }),
     defaultText: '`http://RELEAP_INTERNAL_HOST:RELEAP_INTERNAL_PORT`',
     description:
-      'Base URL of the internal listener of the control plane, for the roles `runner` and `gateway` and for the operator.',
+      'Base URL of the internal listener of the control plane, for the roles `runner` and `gateway` and for the operator. On another machine ' +
+      'an https:// URL.',
+    group: 'Network',
+  }),
+  RELEAP_CONTROL_FINGERPRINT: variable({
+    schema: Type.String({ pattern: '^[0-9a-f]{64}$', expected: '64 hexadecimal digits' }),
+    defaultText: 'none: an https:// URL is verified with the authorities of this machine',
+    description:
+      "SHA-256 of the root of the deployment's certificates, for runners and gateways whose `RELEAP_CONTROL_URL` is https:// " +
+      '(`rlp host join-settings` prints it). Used until the root itself is stored in `RELEAP_HOME`.',
     group: 'Network',
   }),
 } as const;
