@@ -12,7 +12,7 @@ import { MINUTE_MS } from '../../packages/runner/src/metering/usage-ledger.ts';
 import { UsageMeter } from '../../packages/runner/src/metering/usage-meter.ts';
 import { identifyProcess } from '../../packages/runner/src/vmm/process-identity.ts';
 import { fresh, processorTime, writeProjects, writeSandboxes } from '../api/many-sandboxes.ts';
-import { summaryRows, type Row, type SuiteResult } from '../report.ts';
+import { summaryRows, type SuiteResult } from '../report.ts';
 import { interleave, summarize } from '../statistics.ts';
 import { suiteFolder, type Suite } from '../suite.ts';
 import {
@@ -24,7 +24,7 @@ import {
   seriesNow,
   writeInvocations,
 } from '../usage/reports.ts';
-import { spreadOverHosts, storeHours, WAYS, type Growth } from '../usage/growth.ts';
+import { spreadOverHosts, storeHours, type Growth } from '../usage/growth.ts';
 
 const SANDBOXES = 10_000;
 /** Control groups and disks that exist; each stands for many sandboxes. Reading one costs the same as reading another. */
@@ -176,38 +176,31 @@ async function reports(
 /** What a day of the fleet adds to the database, from two hours of fewer sandboxes. */
 async function growth(postgres: PostgresInstance, progress: (text: string) => void): Promise<SuiteResult> {
   const aDay = (amount: number): number => (amount * 24 * FLEET) / GROWING;
-  const rows: Row[] = [];
-  let daily = 0;
-  for (const [name, way] of Object.entries(WAYS)) {
-    progress(`two hours of ${GROWING} sandboxes, stored as ${name}`);
-    await using database = await fresh(postgres, `growth_${name}`);
-    await writeProjects(database.pool, GROWING / 10);
-    await writeSandboxes(database.pool, 10);
-    const hosts = await spreadOverHosts(database.pool);
-    await database.pool.query('vacuum analyze');
-    let grown: Growth | undefined;
-    const percent = await processorTime(
-      postgres,
-      database,
-    )(async () => void (grown = await storeHours(database, hosts, way)));
-    if (grown === undefined) throw new Error('nothing was stored');
-    daily = aDay(grown.hourBytes) / GIB;
-    rows.push({
-      what: name,
-      values: {
-        'rows of minutes, million': aDay(grown.minuteRows) / 1e6,
-        'minutes, GiB': aDay(grown.minuteBytes) / GIB,
-        'hours, GiB': daily,
-        'WAL, GiB': aDay(grown.walBytes) / GIB,
-        '% of a core': (percent / 120) * (FLEET / GROWING),
-      },
-    });
-  }
+  progress(`two hours of ${GROWING} sandboxes`);
+  await using database = await fresh(postgres, 'growth');
+  await writeProjects(database.pool, GROWING / 10);
+  await writeSandboxes(database.pool, 10);
+  const hosts = await spreadOverHosts(database.pool);
+  await database.pool.query('vacuum analyze');
+  let grown: Growth | undefined;
+  const percent = await processorTime(
+    postgres,
+    database,
+  )(async () => void (grown = await storeHours(database, hosts)));
+  if (grown === undefined) throw new Error('nothing was stored');
+  const daily = aDay(grown.hourBytes) / GIB;
+  const values = {
+    'rows of minutes, million': aDay(grown.minuteRows) / 1e6,
+    'minutes, GiB': aDay(grown.minuteBytes) / GIB,
+    'hours, GiB': daily,
+    'WAL, GiB': aDay(grown.walBytes) / GIB,
+    '% of a core': (percent / 120) * (FLEET / GROWING),
+  };
   return {
     title: 'Use of sandboxes: growth of the database',
     goal: `At ${FLEET} running sandboxes what is kept of their use grows by at most ${GROWTH_MAX_GIB} GiB a day.`,
     unit: `a day of ${FLEET} sandboxes`,
-    rows,
+    rows: [{ what: 'what is stored', values }],
     verdicts: [
       {
         what: 'growth by what stays, the hours, with indexes and free space',

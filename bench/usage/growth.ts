@@ -1,9 +1,8 @@
-/** How much a database grows, and what it writes, while it stores the use of sandboxes: now, and as the version before did. */
+/** How much a database grows, and what it writes, while it stores the use of sandboxes. */
 import { newUuid } from '@releap/contract';
 import type { UsagePiece } from '@releap/contract/runner';
 import type { Database } from '@releap/database';
 import { storeUsage } from '../../packages/control/src/compute/usage/store-usage.ts';
-import { storeUsageBefore } from './store-before.ts';
 
 const HOSTS = 5;
 const MINUTES = 60;
@@ -19,11 +18,7 @@ export interface Growth {
   walBytes: number;
 }
 
-/** Ways to store, with the tables of minutes and hours that they write. */
-export const WAYS = {
-  before: { store: storeUsageBefore, minutes: 'usage_minutes', hours: 'usage_hours' },
-  now: { store: storeUsage, minutes: 'usage_batches', hours: 'usage_hourly' },
-} as const;
+const [MINUTES_TABLE, HOURS_TABLE] = ['usage_batches', 'usage_hourly'];
 
 /** Puts the sandboxes on hosts, evenly. @returns sandboxes by host */
 export async function spreadOverHosts(pool: Database['pool']): Promise<Map<string, string[]>> {
@@ -46,7 +41,6 @@ export async function spreadOverHosts(pool: Database['pool']): Promise<Map<strin
 export async function storeHours(
   database: Database,
   hosts: ReadonlyMap<string, readonly string[]>,
-  { store, minutes, hours }: (typeof WAYS)[keyof typeof WAYS],
 ): Promise<Growth> {
   const { pool } = database;
   const wal = async (): Promise<number> =>
@@ -59,22 +53,23 @@ export async function storeHours(
     return { rows: Number(rows[0]?.rows), bytes: Number(rows[0]?.bytes) };
   };
   await pool.query('checkpoint');
-  const [minutesBefore, hoursBefore, walBefore] = [await size(minutes), await size(hours), await wal()];
+  const sizes = async () => [await size(MINUTES_TABLE), await size(HOURS_TABLE)] as const;
+  const [[minutesBefore, hoursBefore], walBefore] = [await sizes(), await wal()];
   const first = Math.floor(Date.now() / HOUR_MS) * MINUTES - HOURS * MINUTES;
   const random = randomNumbers(1);
   for (let minute = 0; minute < HOURS * MINUTES; minute += 1) {
     for (const [host, ids] of hosts)
-      await store(
+      await storeUsage(
         database,
         host,
         { seq: minute + 1, pieces: ids.map((id, at) => piece(id, first + minute, at, random)) },
         1,
       );
     // As autovacuum does.
-    if (minute % MINUTES === MINUTES - 1) await pool.query(`vacuum ${hours}`);
+    if (minute % MINUTES === MINUTES - 1) await pool.query(`vacuum ${HOURS_TABLE}`);
   }
   const walAfter = await wal();
-  const [ofMinutes, ofHours] = [await size(minutes), await size(hours)];
+  const [ofMinutes, ofHours] = await sizes();
   return {
     minuteRows: (ofMinutes.rows - minutesBefore.rows) / HOURS,
     minuteBytes: (ofMinutes.bytes - minutesBefore.bytes) / HOURS,
