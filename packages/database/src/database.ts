@@ -12,8 +12,6 @@ export interface DatabaseOptions {
   connections?: number;
   /** Longest a statement may run, in milliseconds. */
   statementTimeoutMs?: number;
-  /** Longest to wait for a free or new connection, in milliseconds. */
-  connectTimeoutMs?: number;
   /** Shown in pg_stat_activity. */
   applicationName?: string;
 }
@@ -64,7 +62,8 @@ export function openDatabase(options: DatabaseOptions): Database {
     pipeline: true,
     ...connectionTo(options.url),
     max: options.connections ?? 16,
-    connectionTimeoutMillis: options.connectTimeoutMs ?? 5_000,
+    // For a free or a new one.
+    connectionTimeoutMillis: 5_000,
     statement_timeout: statementTimeout,
     // Longer than the server's own limit: for a server that does not respond at all.
     query_timeout: statementTimeout + 2_000,

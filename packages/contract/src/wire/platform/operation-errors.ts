@@ -1,13 +1,5 @@
 /** The errors of operations: their own, and those that every operation of a plane has. */
-import type { TSchema } from 'typebox';
-import {
-  ERROR_CODES,
-  ErrorBody,
-  type ErrorCode,
-  type ErrorStatus,
-  GENERAL_CODES,
-  OverloadBody,
-} from './errors.ts';
+import { ERROR_CODES, type ErrorCode, type ErrorStatus, GENERAL_CODES } from './errors.ts';
 import type { Operation, Security } from './operation.ts';
 
 const TOO_MANY = 'More requests than one API key or one organization may make in a minute.';
@@ -122,9 +114,4 @@ export function operationErrors(operation: Operation): OperationError[] {
       return [status, texts.join(' '), [general, ...codes]];
     })
     .sort(([a], [b]) => a - b);
-}
-
-/** The body of an error. */
-export function errorSchema(status: ErrorStatus): TSchema {
-  return status === 429 ? OverloadBody : ErrorBody;
 }

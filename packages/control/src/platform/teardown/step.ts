@@ -21,19 +21,6 @@ export interface TeardownStep {
   run(projectId: string): Promise<number | 'more'>;
 }
 
-/** A step of one statement with the project as $1; each returned row is a remaining resource. */
-export function statementStep(
-  database: Database,
-  step: { name: string; phase: TeardownPhase; text: string },
-): TeardownStep {
-  const run = statement(`teardown-${step.name}`, step.text);
-  return {
-    name: step.name,
-    phase: step.phase,
-    run: async (projectId) => (await queryAll(database.pool, run, [projectId])).length,
-  };
-}
-
 /** So many rows one statement removes: it must end long before its time limit. */
 const BATCH = 1000;
 
