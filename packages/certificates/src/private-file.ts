@@ -13,15 +13,23 @@ export async function writePrivateFile(file: string, text: string): Promise<void
   }
 }
 
-/** Makes a file that only its owner may read, unless it exists. Of several that make it at once, one wins. */
-export async function makePrivateFile(file: string, text: string): Promise<void> {
+/**
+ * Makes a file that only its owner may read, unless it exists. Of several that make it at once, one wins.
+ * @returns whether this one has made it
+ */
+export async function makePrivateFile(file: string, text: string): Promise<boolean> {
   await mkdir(path.dirname(file), { recursive: true, mode: 0o700 });
   const partial = await writePartial(file, text);
   try {
-    await link(partial, file).catch((error: NodeJS.ErrnoException) => {
-      if (error.code !== 'EEXIST') throw error;
-    });
+    const isMade = await link(partial, file).then(
+      () => true,
+      (error: NodeJS.ErrnoException) => {
+        if (error.code !== 'EEXIST') throw error;
+        return false;
+      },
+    );
     await syncFolder(path.dirname(file));
+    return isMade;
   } finally {
     await rm(partial, { force: true });
   }

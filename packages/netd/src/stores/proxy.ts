@@ -8,6 +8,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import { pipeline } from 'node:stream/promises';
 import type { ProxiedStore } from '@releap/contract/netd';
+import { readBounded } from '@releap/contract/read-bounded';
 import type { Log } from '../log.ts';
 import { type Refusal, refusalOf } from './scope.ts';
 import { isSignedBy, readAuthorization, type S3Credentials, sign, type SignedHeaders } from './signature.ts';
@@ -279,7 +280,8 @@ async function passOn(
     response.writeHead(status, Object.fromEntries(headers));
     return await pipeline(answer, response);
   }
-  const text = scrubbed(await readBounded(answer, ERROR_MAX_BYTES), store, credentials);
+  const body = await readBounded(answer, ERROR_MAX_BYTES, () => new Error('it sent too long an error'));
+  const text = scrubbed(body.toString('utf8'), store, credentials);
   const own = headers.filter(([name]) => name === 'content-type' || name === 'retry-after');
   response.writeHead(status, Object.fromEntries(own));
   response.end(text);
@@ -292,17 +294,6 @@ function scrubbed(text: string, store: ProxiedStore, credentials: S3Credentials)
   if (sessionToken !== undefined) clean = clean.replaceAll(sessionToken, '*');
   // The text that was to be signed has the token in it too, in other forms.
   return clean.replaceAll(/<(StringToSign|CanonicalRequest)(Bytes)?>[^<]*<\/\1\2>/g, '');
-}
-
-async function readBounded(answer: IncomingMessage, most: number): Promise<string> {
-  const chunks: Buffer[] = [];
-  let bytes = 0;
-  for await (const chunk of answer as AsyncIterable<Buffer>) {
-    bytes += chunk.length;
-    if (bytes > most) throw new Error('it sent too long an error');
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
 }
 
 /** `/bucket/key?query`; undefined for what is of another form. */

@@ -1,5 +1,6 @@
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { cleanName, quote, readEmail } from '@releap/contract';
+import { readBounded } from '@releap/contract/read-bounded';
 import type { Logger } from 'pino';
 import { createAccounts } from './accounts.ts';
 import { readOrMakeKeys } from './keys.ts';
@@ -82,7 +83,9 @@ export async function startIdentity({ home, port, audience, log }: IdentityOptio
     if (request.method !== 'POST') {
       return sendPage(response, 405, messagePage('This did not work', 'Use the form.'));
     }
-    const fields = new URLSearchParams(await readBody(request));
+    const tooLarge = (): Error => new Error(`a form of more than ${FORM_BYTES} bytes was sent`);
+    const sent = await readBounded(request, FORM_BYTES, tooLarge);
+    const fields = new URLSearchParams(sent.toString('utf8'));
     const typed = { email: fields.get('email') ?? '', name: fields.get('name') ?? '' };
     const email = readEmail(typed.email);
     if (email === null) {
@@ -133,15 +136,4 @@ function refusal(request: IncomingMessage, names: ReadonlySet<string>): string |
 
 function sendPage(response: ServerResponse, status: number, html: string): void {
   response.writeHead(status, PAGE_HEADERS).end(html);
-}
-
-async function readBody(request: IncomingMessage): Promise<string> {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of request as AsyncIterable<Buffer>) {
-    size += chunk.length;
-    if (size > FORM_BYTES) throw new Error(`a form of more than ${FORM_BYTES} bytes was sent`);
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
 }

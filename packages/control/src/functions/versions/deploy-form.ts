@@ -12,6 +12,7 @@ import {
   type FunctionFormFields,
   type PlatformLimits,
 } from '@releap/contract';
+import { readBounded } from '@releap/contract/read-bounded';
 import type { BlobStore } from '../../storage/artifacts/blob-store.ts';
 import type { Upload } from '../../platform/http/uploads.ts';
 import { storeContext, type BuildContext } from '../../storage/images/context-upload.ts';
@@ -64,13 +65,7 @@ export async function readFunctionForm(
 
 /** A text that was sent as a file. */
 async function readText(name: string, stream: Readable): Promise<string> {
-  const chunks: Buffer[] = [];
-  let bytes = 0;
-  for await (const chunk of stream as AsyncIterable<Buffer>) {
-    bytes += chunk.length;
-    if (bytes > BOUNDS.functionFieldBytes)
-      throw badRequest(`${name} is too large: at most ${BOUNDS.functionFieldBytes} bytes are allowed`);
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
+  const most = BOUNDS.functionFieldBytes;
+  const tooLarge = (): Error => badRequest(`${name} is too large: at most ${most} bytes are allowed`);
+  return (await readBounded(stream, most, tooLarge)).toString('utf8');
 }

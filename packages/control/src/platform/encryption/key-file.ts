@@ -3,9 +3,9 @@
  * wraps, all of them unwrap; a key that servers do not have everywhere yet is before it. The file is checked before every
  * use, so that an added key or a removed file takes effect without a restart.
  */
-import { randomBytes, randomUUID } from 'node:crypto';
-import { link, mkdir, open, rename, rm, type FileHandle } from 'node:fs/promises';
-import path from 'node:path';
+import { randomBytes } from 'node:crypto';
+import { open, type FileHandle } from 'node:fs/promises';
+import { makePrivateFile, writePrivateFile } from '@releap/certificates/private-file';
 import type { Logger } from 'pino';
 import { Type } from 'typebox';
 import { Check } from 'typebox/value';
@@ -87,19 +87,7 @@ export function fileKeys(file: string, log: Logger): KeyEncryptionKeys {
 
 /** Creates a file with one key, unless it exists. @returns whether it did */
 export async function makeKeyFile(file: string): Promise<boolean> {
-  await mkdir(path.dirname(file), { recursive: true, mode: 0o700 });
-  const partial = await writePartial(file, [newKey()]);
-  try {
-    // link(2) fails when the file exists, maybe made by another server; then its keys are used.
-    await link(partial, file);
-    await syncFolder(file);
-    return true;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-    throw error;
-  } finally {
-    await rm(partial, { force: true });
-  }
+  return await makePrivateFile(file, textOf([newKey()]));
 }
 
 /**
@@ -120,7 +108,7 @@ export async function addKey(file: string): Promise<string> {
     );
   // Later than the others, also where the clock was set back, or is of the same millisecond: the newest is told by it.
   const key = newKey(Math.max(Date.now(), (Date.parse(newest.created_at) || 0) + 1));
-  await replaceFile(file, [...keys.slice(0, -1), key, current]);
+  await writePrivateFile(file, textOf([...keys.slice(0, -1), key, current]));
   return key.id;
 }
 
@@ -135,7 +123,7 @@ export async function promoteKey(file: string): Promise<string> {
     throw new KeysUnavailableError(
       `the newest key of ${file}, ${current.id}, is the current one: add a key first (releap rotate-key)`,
     );
-  await replaceFile(file, [...keys.filter((key) => key !== newest), newest]);
+  await writePrivateFile(file, textOf([...keys.filter((key) => key !== newest), newest]));
   return newest.id;
 }
 
@@ -151,16 +139,6 @@ async function readOrder(
     current,
   );
   return { keys, current, newest };
-}
-
-async function replaceFile(file: string, keys: StoredKey[]): Promise<void> {
-  const partial = await writePartial(file, keys);
-  try {
-    await rename(partial, file);
-    await syncFolder(file);
-  } finally {
-    await rm(partial, { force: true });
-  }
 }
 
 type StoredKey = { id: string; created_at: string; key: string };
@@ -233,15 +211,4 @@ function bind(keyId: string, bound: Buffer): Buffer {
   return Buffer.concat([Buffer.from(`${keyId}\n`, 'utf8'), bound]);
 }
 
-async function writePartial(file: string, keys: StoredKey[]): Promise<string> {
-  const partial = `${file}.${randomUUID()}.partial`;
-  await using handle = await open(partial, 'wx', 0o600);
-  await handle.writeFile(`${JSON.stringify({ keys }, null, 2)}\n`);
-  await handle.sync();
-  return partial;
-}
-
-async function syncFolder(file: string): Promise<void> {
-  await using handle = await open(path.dirname(file), 'r');
-  await handle.sync();
-}
+const textOf = (keys: readonly StoredKey[]): string => `${JSON.stringify({ keys }, null, 2)}\n`;

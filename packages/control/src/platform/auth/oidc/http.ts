@@ -1,4 +1,5 @@
 /** Fetches an issuer's discovery document and keys, with bounds. */
+import { readBounded } from '@releap/contract/read-bounded';
 import type { JSONWebKeySet } from 'jose';
 
 export const DEADLINE_MS = 5_000;
@@ -43,14 +44,9 @@ async function fetchJson(url: string): Promise<Record<string, unknown>> {
     await response.body?.cancel();
     throw new Error(`${url} answered ${response.status}`);
   }
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  for await (const chunk of response.body) {
-    size += chunk.length;
-    if (size > MAX_BYTES) throw new Error(`${url} is larger than ${MAX_BYTES} bytes`);
-    chunks.push(chunk);
-  }
-  const value = JSON.parse(Buffer.concat(chunks).toString('utf8')) as unknown;
+  const tooLarge = (): Error => new Error(`${url} is larger than ${MAX_BYTES} bytes`);
+  const text = (await readBounded(response.body, MAX_BYTES, tooLarge)).toString('utf8');
+  const value = JSON.parse(text) as unknown;
   if (typeof value !== 'object' || value === null) throw new Error(`${url} is not a JSON object`);
   return value as Record<string, unknown>;
 }
