@@ -45,6 +45,7 @@ export interface LeasedInvocation {
 
 /** Identifies one attempt. */
 export type Attempt = Pick<LeasedInvocation, 'id' | 'queued_at' | 'attempt'>;
+export type ExhaustedInvocation = Attempt & Pick<LeasedInvocation, 'function_id' | 'source'>;
 
 export const INVOCATIONS = new WorkTable<Attempt>({
   name: 'invocations',
@@ -105,7 +106,7 @@ const BODY = statement<{ body: Buffer }>(
 );
 
 /** Have had all of their attempts. $1 attempts, $2 most */
-const EXHAUSTED = statement<Attempt & { function_id: string; source: InvocationSource }>(
+const EXHAUSTED = statement<ExhaustedInvocation>(
   'invocations-exhausted',
   `select id, queued_at, attempt, function_id, source from invocations w
     where ${INVOCATIONS.expired('w')} and attempt >= $1 limit $2`,
@@ -139,6 +140,6 @@ export async function exhausted(
   on: Queryable,
   attemptsMax: number,
   most: number,
-): Promise<(Attempt & { function_id: string; source: InvocationSource })[]> {
+): Promise<ExhaustedInvocation[]> {
   return await queryAll(on, EXHAUSTED, [attemptsMax, most]);
 }

@@ -9,6 +9,7 @@ import { InFlight } from '../../platform/work/in-flight.ts';
 import { createWorkLoop } from '../../platform/work/work-loop.ts';
 import {
   exhausted,
+  type ExhaustedInvocation,
   INVOCATIONS,
   lease,
   LEASE_MS,
@@ -302,10 +303,13 @@ export function createWorker(options: WorkerOptions): Worker {
     }
   }
 
-  async function end(invocation: LeasedInvocation, ended: Ended): Promise<void> {
+  async function end(
+    invocation: ExhaustedInvocation & Partial<LeasedInvocation>,
+    ended: Ended,
+  ): Promise<void> {
     const { id, queued_at: queuedAt, function_id: functionId, source, attempt } = invocation;
     const { status, durationMs, cold, error, result } = ended;
-    const version = ended.version ?? (durationMs === null ? null : invocation.version);
+    const version = ended.version ?? (durationMs === null ? null : (invocation.version ?? null));
     const finishedAt = new Date();
     const recorded = await recorder.record({
       id,
@@ -371,17 +375,7 @@ export function createWorker(options: WorkerOptions): Worker {
       // After a pause of this process, what it runs looks like what others have left behind.
       await renewLeases();
       for (const lost of await exhausted(database.pool, ATTEMPTS_MAX, EXHAUSTED_BATCH))
-        await recorder.record({
-          id: lost.id,
-          queuedAt: lost.queued_at,
-          functionId: lost.function_id,
-          source: lost.source,
-          attempt: lost.attempt,
-          versionId: null,
-          startedAt: null,
-          finishedAt: new Date(),
-          ...exhaustion('the servers that ran it have ended before it had'),
-        });
+        await end(lost, exhaustion('the servers that ran it have ended before it had'));
       if ((await INVOCATIONS.requeue(database.pool, ATTEMPTS_MAX)) > 0) loop.kick();
     },
     async [Symbol.asyncDispose]() {
