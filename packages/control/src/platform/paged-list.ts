@@ -52,6 +52,12 @@ interface Query {
   direction?: 'asc' | 'desc';
 }
 
+/** Of tables whose rows have a time and an id. */
+export const BY_TIME: Query['keys'] = [
+  { sql: 'created_at', type: 'timestamptz' },
+  { sql: 'id', type: 'uuid' },
+];
+
 /**
  * Two statements: the generic plan of one with `$n is null or …` could not start at the cursor's position in the index.
  * @param name of the statements, with `-first` and `-next`

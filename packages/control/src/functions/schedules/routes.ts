@@ -15,7 +15,7 @@ import { requireFunction } from '../versions/functions.ts';
 import type { Planes } from '../../platform/http/planes.ts';
 import { lockProject } from '../../tenancy/management/access.ts';
 import { firstRun } from './cron.ts';
-import { pagedList } from '../../platform/paged-list.ts';
+import { BY_TIME, pagedList } from '../../platform/paged-list.ts';
 
 type ScheduleRow = Omit<ScheduleRecord, 'next_run_at' | 'last_run_at' | 'created_at' | 'updated_at'> & {
   next_run_at: Date | null;
@@ -42,10 +42,7 @@ const LIST = pagedList<ScheduleRow>('schedule-list', LIST_CURSORS.schedules, {
   from: 'function_schedules',
   where: 'function_id = $1',
   parameters: 1,
-  keys: [
-    { sql: 'created_at', type: 'timestamptz' },
-    { sql: 'id', type: 'uuid' },
-  ],
+  keys: BY_TIME,
   direction: 'desc',
 });
 /** $1 id, $2 function. Locked, so that a fire does not move its next time meanwhile. */

@@ -16,7 +16,7 @@ import type { Planes } from '../../platform/http/planes.ts';
 import { requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
 import type { ManagementContext } from './context.ts';
-import { pagedList } from '../../platform/paged-list.ts';
+import { BY_TIME, pagedList } from '../../platform/paged-list.ts';
 
 interface KeyRow {
   id: string;
@@ -33,10 +33,7 @@ const LIST = pagedList<KeyRow>('api-keys-of-project', LIST_CURSORS.apiKeys, {
   from: 'api_keys',
   where: 'project_id = $1 and (revoked_at is null or $2)',
   parameters: 2,
-  keys: [
-    { sql: 'created_at', type: 'timestamptz' },
-    { sql: 'id', type: 'uuid' },
-  ],
+  keys: BY_TIME,
   direction: 'desc',
 });
 /** Of the caller's organizations only. $1 key, $2 user */

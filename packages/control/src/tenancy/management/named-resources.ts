@@ -13,7 +13,7 @@ import {
 import type { IdGenerator } from '../../platform/idempotency/id-generator.ts';
 import { lockProject } from './access.ts';
 import type { ProjectScope } from './project-scope.ts';
-import { pagedList, type NextPage, type PageRequest } from '../../platform/paged-list.ts';
+import { BY_TIME, pagedList, type NextPage, type PageRequest } from '../../platform/paged-list.ts';
 
 export interface NamedResource<Row extends QueryResultRow> {
   /** In the audit log. */
@@ -90,10 +90,7 @@ export function namedLists<Row extends QueryResultRow>(
     from,
     where: 'project_id = $1 and ($2 or deleted_at is null)',
     parameters: 2,
-    keys: [
-      { sql: 'created_at', type: 'timestamptz' },
-      { sql: 'id', type: 'uuid' },
-    ],
+    keys: BY_TIME,
     direction: 'desc',
   });
   /** $1 project */

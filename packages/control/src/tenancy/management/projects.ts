@@ -14,17 +14,14 @@ import { requireOrg, requireProject } from './access.ts';
 import { writeAudit } from './audit.ts';
 import type { ManagementContext } from './context.ts';
 import { deleteProject } from './delete-projects.ts';
-import { pagedList } from '../../platform/paged-list.ts';
+import { BY_TIME, pagedList } from '../../platform/paged-list.ts';
 
 const LIST = pagedList<ProjectList['projects'][number]>('projects-of-org', LIST_CURSORS.projects, {
   columns: 'id, name',
   from: 'projects',
   where: 'org_id = $1 and deleted_at is null',
   parameters: 1,
-  keys: [
-    { sql: 'created_at', type: 'timestamptz' },
-    { sql: 'id', type: 'uuid' },
-  ],
+  keys: BY_TIME,
 });
 
 export function projectRoutes(

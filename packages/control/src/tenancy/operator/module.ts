@@ -13,7 +13,7 @@ import {
 import { queryOne, statement } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Module } from '../../platform/module.ts';
-import { pagedList } from '../../platform/paged-list.ts';
+import { BY_TIME, pagedList } from '../../platform/paged-list.ts';
 import { purgeOperatorAudit } from './purge.ts';
 
 type AuditRow = Omit<OperatorAuditEntry, 'created_at' | 'actor'> & { created_at: Date };
@@ -24,10 +24,7 @@ const LIST = pagedList<AuditRow>('operator-audit-list', LIST_CURSORS.operatorAud
   from: 'operator_audit',
   where: `created_at < coalesce($1::timestamptz, 'infinity')`,
   parameters: 1,
-  keys: [
-    { sql: 'created_at', type: 'timestamptz' },
-    { sql: 'id', type: 'uuid' },
-  ],
+  keys: BY_TIME,
   direction: 'desc',
 });
 const { min: LEAST, max: MOST, default: USUAL } = OPERATOR_AUDIT_LIMITS;
