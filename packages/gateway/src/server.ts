@@ -21,7 +21,6 @@ import {
   unavailable,
 } from '@releap/contract';
 import type { Logger } from 'pino';
-import { isTracing, startSpan } from '@releap/tracing';
 import { requestCertificate } from './control/certificate-client.ts';
 import { type GrantLease, Grants } from './control/grants.ts';
 import { answerMalformed } from './http/client-error.ts';
@@ -32,6 +31,8 @@ import { proxy } from './http/proxy.ts';
 import { engineClientOf } from './engine/engine-listener.ts';
 import { type PreviewFront, type PreviewFrontOptions, startPreviewFront } from './engine/preview-front.ts';
 import { sendRedirect } from './http/redirect.ts';
+import { headOf } from './http/request-head.ts';
+import { traceRequest } from './http/trace-request.ts';
 import { TrustedProxies } from './http/trusted-proxies.ts';
 import { refuseUpgrade, tunnel, wantsWebSocket } from './http/upgrade.ts';
 import { GATEWAY_LIMITS, type GatewayLimits } from './limits.ts';
@@ -315,31 +316,12 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     return isToolbox ? withMessage(refusal) : refusal;
   };
 
-  const serveTraced = (
-    request: IncomingMessage,
-    response: ServerResponse,
-    expectsContinue: boolean,
-  ): void => {
-    const begin = (): void => void serve(request, response, expectsContinue);
-    if (!isTracing() || request.url === '/healthz') return begin();
-    const { traceparent } = request.headers;
-    const { method = 'GET' } = request;
-    const span = startSpan(`gateway ${method}`, {
-      kind: 'server',
-      parent: typeof traceparent === 'string' ? traceparent : '',
-      attributes: { 'http.request.method': method },
-    });
-    response.once('close', () => {
-      const { statusCode: status } = response;
-      span?.set({ 'http.response.status_code': status });
-      if (status >= 500) span?.fail(`status ${status}`);
-      span?.end();
-    });
-    if (span === undefined) begin();
-    else span.run(begin);
-  };
-  server.on('request', (request, response) => serveTraced(request, response, false));
-  server.on('checkContinue', (request, response) => serveTraced(request, response, true));
+  server.on('request', (request, response) =>
+    traceRequest(request, response, () => void serve(request, response, false)),
+  );
+  server.on('checkContinue', (request, response) =>
+    traceRequest(request, response, () => void serve(request, response, true)),
+  );
   server.on('upgrade', (request: IncomingMessage, client: Duplex, first: Buffer) => {
     tunnels.add(client);
     client.on('error', () => client.destroy());
@@ -434,26 +416,6 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
 function withMessage({ status, code, message, headers, body, cause }: ApiError): ApiError {
   const fields = { ...body, message, statusCode: status };
   return new ApiError(status, message, { code, headers, fields, cause });
-}
-
-const headOf = ({
-  method = 'GET',
-  url = '/',
-  headers,
-  rawHeaders,
-  socket,
-}: IncomingMessage): RequestHead => ({
-  method,
-  url,
-  headers,
-  hosts: rawHeaders.filter((text, index) => index % 2 === 0 && text.toLowerCase() === 'host').length,
-  ...clientOf(socket),
-});
-
-function clientOf(socket: IncomingMessage['socket']): Pick<RequestHead, 'address' | 'credential'> {
-  const client = engineClientOf(socket);
-  if (client === undefined) return { address: socket.remoteAddress ?? '' };
-  return { address: client.address, ...(client.refused && { credential: client.credential }) };
 }
 
 /** Host of a preview, as the engine knows it. */
