@@ -130,16 +130,18 @@ async function findGo() {
 }
 
 /**
- * Builds a static Go binary of this repository with its own build.sh, unless its sources are those of the last one.
+ * Builds a static Go binary of this repository, unless its sources are those of the last one.
+ * @param {string} folder of its package
  * @param {string} [sourceFolder] which has all its sources, where those are not in `folder` alone
  */
 async function goBinary(what, folder, output, sourceFolder = folder) {
-  const sources = await filesBelow(path.join(REPO, sourceFolder));
+  const script = path.join(REPO, 'setup/build-go.sh');
+  const sources = [script, ...(await filesBelow(path.join(REPO, sourceFolder)))];
   await onceFor(output, sources, async () => {
     const go = await findGo();
     if (go === undefined) throw new SetupError('the Go compiler is not where it was installed');
     say(`building ${what}`);
-    await run('sh', [path.join(REPO, folder, 'build.sh'), output], {
+    await run('sh', [script, folder, output], {
       env: { PATH: `${path.dirname(go)}${path.delimiter}${process.env.PATH}` },
     });
   });
@@ -236,12 +238,12 @@ async function unpackArchives({ withVolumes }) {
 
 /** One after the other: each build uses all processors. */
 async function goBinaries({ withVolumes }) {
-  await goBinary('the guest agent', 'guest', AGENT);
+  await goBinary('the guest agent', 'guest/cmd/agent', AGENT, 'guest');
   const [sshProgram, toolboxDaemon] = GUEST_PROGRAMS;
   await goBinary('the SSH program of guests', 'guest/ssh', sshProgram);
   await goBinary('the toolbox daemon of guests', 'guest/toolbox', toolboxDaemon, 'guest');
-  await goBinary('hostd', 'host', HOSTD);
-  if (withVolumes) await goBinary('voltree', 'host', VOLTREE);
+  await goBinary('hostd', 'host/cmd/hostd', HOSTD, 'host');
+  if (withVolumes) await goBinary('voltree', 'host/cmd/voltree', VOLTREE, 'host');
 }
 
 /** All of them, to their ends: what runs on after an error would write below the next set-up. @throws the first error */

@@ -22,16 +22,17 @@ export const log = pino({ level: process.env['RELEAP_TEST_LOG'] ?? 'silent' });
 
 /** Built once when missing; set-up builds it elsewhere. */
 async function ensureAgent(): Promise<string> {
-  await ensureBinary(binary, 'guest/build.sh');
-  await ensureBinary(toolboxDaemon, 'guest/toolbox/build.sh');
+  await ensureBinary(binary, 'guest/cmd/agent');
+  await ensureBinary(toolboxDaemon, 'guest/toolbox');
   return binary;
 }
 
-async function ensureBinary(output: string, script: string): Promise<void> {
+async function ensureBinary(output: string, folder: string): Promise<void> {
   try {
     await access(output);
   } catch {
-    await promisify(execFile)(path.join(repository, script), [output], { timeout: 300_000 });
+    const script = path.join(repository, 'setup/build-go.sh');
+    await promisify(execFile)(script, [folder, output], { timeout: 300_000 });
   }
 }
 
