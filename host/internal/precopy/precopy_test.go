@@ -11,25 +11,43 @@ import (
 	"testing"
 )
 
-func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
-	pid, address, say := startTarget(t)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+func emptyFile(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "target")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+func openCopier(t *testing.T, pid int, address uintptr, path string) *preCopier {
+	copier, err := newPreCopier(pid, address, targetBytes, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		copier.pagemap.Close()
+		copier.target.Close()
+	})
+	return copier
+}
+
+func trackOrSkip(t *testing.T, copier *preCopier) {
+	if err := copier.track(); errors.Is(err, errUnsupported) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
+	pid, address, say := startTarget(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	path := emptyFile(t)
 	// The second one finds that the process is tracked already.
 	for round := 0; round < 2; round++ {
-		copier, err := newPreCopier(pid, address, targetBytes, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := copier.track(); errors.Is(err, errUnsupported) {
-			t.Skip(err)
-		} else if err != nil {
-			t.Fatal(err)
-		}
+		copier := openCopier(t, pid, address, path)
+		trackOrSkip(t, copier)
 		copied := func(what string, expected int64, work func() (int64, error), content string) {
 			t.Helper()
 			bytes, err := work()
@@ -49,8 +67,6 @@ func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
 		copied("what was written, counted", int64(pageBytes), copier.countRest, "one")
 		copied("what was written", int64(pageBytes), copier.copyRest, "three")
 		copied("nothing again", 0, copier.copyRest, "three")
-		copier.pagemap.Close()
-		copier.target.Close()
 	}
 	if after := say("end"); after != "three" {
 		t.Errorf("the process has %q", after)
@@ -59,16 +75,8 @@ func TestCopiesWhatIsWrittenWhileTheProcessRuns(t *testing.T) {
 
 func TestCopiesAllOfAStoppedProcessThatIsNotTracked(t *testing.T) {
 	pid, address, say := startTarget(t)
-	path := filepath.Join(t.TempDir(), "target")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	copier, err := newPreCopier(pid, address, targetBytes, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer copier.pagemap.Close()
-	defer copier.target.Close()
+	path := emptyFile(t)
+	copier := openCopier(t, pid, address, path)
 	say("one")
 	for _, order := range []string{"all", "rest", "count"} {
 		if copied, err := copier.follow(untracked, order); copied != 0 || err != nil {
@@ -91,16 +99,8 @@ func TestCopiesMarkedPagesOfAStoppedProcess(t *testing.T) {
 		t.Skip("the kernel does not mark written pages")
 	}
 	pid, address, say := startTarget(t)
-	path := filepath.Join(t.TempDir(), "target")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	copier, err := newPreCopier(pid, address, targetBytes, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer copier.pagemap.Close()
-	defer copier.target.Close()
+	path := emptyFile(t)
+	copier := openCopier(t, pid, address, path)
 	say("fill")
 	for _, step := range []struct {
 		order, content string
@@ -125,22 +125,10 @@ func TestCopiesLargeMemoryInWindows(t *testing.T) {
 	usual := windowBytes
 	windowBytes = 3 * pageBytes
 	defer func() { windowBytes = usual }()
-	path := filepath.Join(t.TempDir(), "target")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := emptyFile(t)
 	say("fill")
-	copier, err := newPreCopier(pid, address, targetBytes, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer copier.pagemap.Close()
-	defer copier.target.Close()
-	if err := copier.track(); errors.Is(err, errUnsupported) {
-		t.Skip(err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
+	copier := openCopier(t, pid, address, path)
+	trackOrSkip(t, copier)
 	for _, work := range []func() (int64, error){copier.copyAll, copier.copyRest} {
 		if copied, err := work(); err != nil || copied != targetBytes {
 			t.Fatalf("%d bytes of %d (%v)", copied, targetBytes, err)
@@ -160,10 +148,7 @@ func TestCopiesLargeMemoryInWindows(t *testing.T) {
 }
 
 func TestAMemoryThatCannotBePrecopiedIsAnError(t *testing.T) {
-	target := filepath.Join(t.TempDir(), "target")
-	if err := os.WriteFile(target, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	target := emptyFile(t)
 	for _, args := range [][]string{
 		{}, {"1", "0", "0"}, {"x", "0", "4096", target}, {"4194304", "4096", "4096", target},
 		{"1", "0", "0", target}, {"1", "4096", "4096", target, "both"}, {"1", "7", "4096", target}, {"1", "4096", "4096", target + ".missing"},

@@ -21,6 +21,18 @@ import { bootId } from '../src/vmm/process-identity.ts';
 /** A guest boots, and ends at once. */
 const boot: TrialOptions['boot'] = async () => await Promise.resolve({ problem: undefined, tried: true });
 const DEVICE = '10 2792 1';
+const optionsIn = (cacheDir: string, changed: Partial<AcceleratorOptions> = {}): AcceleratorOptions => ({
+  choice: 'auto',
+  vmm: { version: '1' },
+  kernel: { path: '/no/kernel', sha256: '' },
+  initramfs: '/no/initramfs',
+  boot,
+  cacheDir,
+  countKvmImages: () => Promise.resolve(0),
+  tryLifeCycle: () => Promise.resolve({}),
+  log: pino({ enabled: false }),
+  ...changed,
+});
 const failed: Verdict = { accelerator: 'tcg', tried: true, device: DEVICE, bootId: bootId(), at: Date.now() };
 
 it('a failed trial is believed for the device that it was made with, until the host is restarted or an hour has passed', () => {
@@ -43,17 +55,9 @@ it('a trial that succeeded is not believed once the device is gone', () => {
 
 it('the operator decides: tcg is not tried, and the cached result of a trial stays', async () => {
   await using folder = await temporaryFolder();
-  const facts = await findAccelerator({
-    choice: 'tcg',
-    vmm: { version: '1' },
-    kernel: { path: '/no/kernel', sha256: '' },
-    initramfs: '/no/initramfs',
-    boot,
-    cacheDir: folder.path,
-    countKvmImages: () => Promise.resolve(1),
-    tryLifeCycle: () => Promise.resolve({}),
-    log: pino({ enabled: false }),
-  });
+  const facts = await findAccelerator(
+    optionsIn(folder.path, { choice: 'tcg', countKvmImages: () => Promise.resolve(1) }),
+  );
   assert.equal(facts.accelerator, 'tcg');
   assert.deepEqual(await readdir(folder.path), []);
 });
@@ -79,17 +83,7 @@ it('a trial that succeeded is believed, and so is a failed one of a version that
 
 it('a trial that failed once is repeated, and one that then succeeds is the result of the next start', async () => {
   await using folder = await temporaryFolder();
-  const options = {
-    choice: 'auto' as const,
-    vmm: { version: '1' },
-    kernel: { path: '/no/kernel', sha256: '' },
-    initramfs: '/no/initramfs',
-    boot,
-    cacheDir: folder.path,
-    countKvmImages: () => Promise.resolve(0),
-    tryLifeCycle: () => Promise.resolve({ restore: 5 }),
-    log: pino({ enabled: false }),
-  };
+  const options = optionsIn(folder.path);
   const problems = ['it hangs', 'it hangs', undefined];
   let trials = 0;
   let works = false;
@@ -120,17 +114,9 @@ it('a trial that failed once is repeated, and one that then succeeds is the resu
 
 it('a host on which guests boot and a later step fails has no KVM, and its report names the step', async () => {
   await using folder = await temporaryFolder();
-  const options: AcceleratorOptions = {
-    choice: 'auto',
-    vmm: { version: '1' },
-    kernel: { path: '/no/kernel', sha256: '' },
-    initramfs: '/no/initramfs',
-    boot,
-    cacheDir: folder.path,
-    countKvmImages: () => Promise.resolve(0),
+  const options = optionsIn(folder.path, {
     tryLifeCycle: () => Promise.reject(new TrialStepError('restore', new Error('Invalid argument'))),
-    log: pino({ enabled: false }),
-  };
+  });
   const failed = await findAccelerator(options);
   assert.equal(failed.accelerator, 'tcg');
   assert.match(failed.reason, /no micro-VM runs: restore: Invalid argument$/);
@@ -151,18 +137,8 @@ it('a host on which guests boot and a later step fails has no KVM, and its repor
 it('a trial that ends for another reason is no verdict', async () => {
   await using folder = await temporaryFolder();
   const signal = AbortSignal.abort(new Error('the service stops'));
-  const stopped = findAccelerator({
-    choice: 'auto',
-    vmm: { version: '1' },
-    kernel: { path: '/no/kernel', sha256: '' },
-    initramfs: '/no/initramfs',
-    boot,
-    cacheDir: folder.path,
-    countKvmImages: () => Promise.resolve(0),
-    tryLifeCycle: () => Promise.reject(signal.reason as Error),
-    log: pino({ enabled: false }),
-    signal,
-  });
+  const tryLifeCycle = (): Promise<TrialSteps> => Promise.reject(signal.reason as Error);
+  const stopped = findAccelerator(optionsIn(folder.path, { tryLifeCycle, signal }));
   await assert.rejects(stopped, /the service stops/);
   assert.deepEqual(await readdir(folder.path), []);
 });
