@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { mkdir, readFile, readlink, rm, symlink, writeFile } from 'node:fs/promises';
+import { access, mkdir, readFile, readlink, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { eventually } from '@releap/testing/eventually';
@@ -61,7 +61,8 @@ describe('volumes, with rlp', () => {
     assert.match((await rlp(['volume', 'rm', 'data'])).stderr, /attached/);
     await output(['rm', '--wait', id]);
     await output(['volume', 'restore', 'data', newest.id.slice(0, 13)]);
-    assert.equal(await output(['volume', 'cp', 'data:tree/deep/leaf', '-']), 'green');
-    assert.equal((await rlp(['volume', 'cp', 'data:later', '-'])).code, 4);
+    await output(['volume', 'cp', 'data:', 'restored']);
+    assert.equal(await readFile(join(folder, 'restored/tree/deep/leaf'), 'utf8'), 'green');
+    await assert.rejects(access(join(folder, 'restored/later')), { code: 'ENOENT' });
   });
 });
