@@ -162,21 +162,16 @@ describe('kill -9 of any process, at any time', () => {
     assert.deepEqual(told, []);
   });
 
-  test('the supervisor, in the middle of a create: the next start finishes it', async () => {
+  test('the supervisor, in the middle of a create, and a VMM while no runner runs: the next start finishes the one, and fails the other with the reason', async () => {
+    const { id: lost } = await service.create(SMALL);
+    const vmm = await service.vmm(lost);
     const id = await post();
-    await service.kill();
-    await service.boot();
-    await worksAndGoes(id);
-  });
-
-  test('a sandbox whose VMM died while no runner ran is failed by the next start, with the reason', async () => {
-    const { id } = await service.create(SMALL);
-    const vmm = await service.vmm(id);
     await service.kill();
     process.kill(vmm, 'SIGKILL');
     await service.boot();
-    assert.match(String((await reaches(id, 'failed'))['error']), /micro-VM ended/);
-    await service.untilNoTraceOf(id);
+    assert.match(String((await reaches(lost, 'failed'))['error']), /micro-VM ended/);
+    await service.untilNoTraceOf(lost);
+    await worksAndGoes(id);
   });
 
   for (const delayMs of sampleOf([0, 40, 160], 2)) {
