@@ -4,19 +4,14 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { home } from './home.ts';
 import { type Relay, sendJson, startRelay } from './relay.ts';
 import { BIN, rlp, rlpHere, type Target } from './rlp.ts';
-import { type Project, type Service, startService } from './world.ts';
+import { startService } from './world.ts';
 
-let service: Service;
-let project: Project;
-before(async () => {
-  service = await startService();
-  project = await service.project();
-});
-after(() => service[Symbol.asyncDispose]());
+const service = await startService();
+const project = await service.project();
 
 /** A relay to the service, with a key of a project. */
 async function relayed(): Promise<Relay & Target> {

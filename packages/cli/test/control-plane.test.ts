@@ -1,34 +1,26 @@
 /** The commands against a real control plane and a runner that follows a script. */
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
+import { after, test } from 'node:test';
 import { parseSandboxId } from '@releap/contract';
 import { testKeys } from '@releap/testing/keys';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
-import { startWorld, type ScriptedRunner, type World } from '@releap/testing/world';
-import { type Home, home } from './home.ts';
+import { startWorld } from '@releap/testing/world';
+import { home } from './home.ts';
 import { type Outcome, rlpHere } from './rlp.ts';
 
 const keys = testKeys();
-let world: World;
-let runner: ScriptedRunner;
-let folder: Home;
 
-before(async () => {
-  world = await startWorld({ keys });
-  runner = await world.runner();
-  folder = await home(null, {
-    'bootstrap.json': JSON.stringify({
-      base_url: world.url,
-      internal_url: world.internalUrl,
-      api_key: world.call.key,
-    }),
-    'operator.token': `${OPERATOR_TOKEN}\n`,
-  });
+const world = await startWorld({ keys });
+const runner = await world.runner();
+const folder = await home(null, {
+  'bootstrap.json': JSON.stringify({
+    base_url: world.url,
+    internal_url: world.internalUrl,
+    api_key: world.call.key,
+  }),
+  'operator.token': `${OPERATOR_TOKEN}\n`,
 });
-after(async () => {
-  await folder[Symbol.asyncDispose]();
-  await world[Symbol.asyncDispose]();
-});
+after(() => folder[Symbol.asyncDispose]());
 
 /** As the project that the server of this machine made, or as its operator. */
 function rlp(args: readonly string[], input = ''): Promise<Outcome> {

@@ -1,13 +1,9 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { json } from './rlp.ts';
-import { type Service, startService } from './world.ts';
+import { startService } from './world.ts';
 
-let service: Service;
-before(async () => {
-  service = await startService();
-});
-after(() => service[Symbol.asyncDispose]());
+const service = await startService();
 
 describe('rlp expose', () => {
   test('prints the URL; again, it adjusts the visibility of the same endpoint', async () => {

@@ -1,14 +1,10 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { startRelay } from './relay.ts';
 import { json, rlpHere } from './rlp.ts';
-import { but, type Service, startService } from './world.ts';
+import { but, startService } from './world.ts';
 
-let service: Service;
-before(async () => {
-  service = await startService();
-});
-after(() => service[Symbol.asyncDispose]());
+const service = await startService();
 
 describe('rlp fork', () => {
   test('of a running sandbox waits until the copy runs, and prints its id alone', async () => {

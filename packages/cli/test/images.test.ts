@@ -4,7 +4,7 @@ import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
-import { after, afterEach, before, describe, test } from 'node:test';
+import { after, afterEach, describe, test } from 'node:test';
 import { credentialOf } from '@releap/testing/credentials';
 import type { BuildJob } from '@releap/testing/runner-messages';
 import { until } from '@releap/testing/world';
@@ -12,24 +12,17 @@ import { extract } from 'tar-stream';
 import { json, rlp } from './rlp.ts';
 import { type Project, type Service, startService } from './world.ts';
 
-let service: Service;
-let folder: string;
-before(async () => {
-  service = await startService();
-  folder = await mkdtemp(join(tmpdir(), 'rlp-image-'));
-  await writeFile(join(folder, 'Dockerfile'), 'FROM busybox\nCOPY hello /hello\n');
-  await writeFile(join(folder, 'hello'), 'hi');
-});
+const service = await startService();
+const folder = await mkdtemp(join(tmpdir(), 'rlp-image-'));
+await writeFile(join(folder, 'Dockerfile'), 'FROM busybox\nCOPY hello /hello\n');
+await writeFile(join(folder, 'hello'), 'hi');
 const builds = { build: undefined as ScriptedBuild | undefined };
 type ScriptedBuild = Service['runner']['options']['build'];
 afterEach(() => {
   if (builds.build !== undefined) service.runner.options.build = builds.build;
   builds.build = undefined;
 });
-after(async () => {
-  await service[Symbol.asyncDispose]();
-  await rm(folder, { recursive: true, force: true });
-});
+after(() => rm(folder, { recursive: true, force: true }));
 
 /** What the host does with builds, until the test ends. */
 function script(build: (job: BuildJob) => void): void {

@@ -1,18 +1,14 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { json } from './rlp.ts';
-import { but, type Service, startService } from './world.ts';
+import { but, startService } from './world.ts';
 
 const wanted = { stop: 'stopped', start: 'running', pause: 'paused', resume: 'running' } as const;
 /** Brings a sandbox into the status from which the verb starts. */
 const FIRST = { stop: [], start: ['stop'], pause: [], resume: ['pause'] } as const;
 const VERBS = ['stop', 'start', 'pause', 'resume'] as const;
 
-let service: Service;
-before(async () => {
-  service = await startService();
-});
-after(() => service[Symbol.asyncDispose]());
+const service = await startService();
 
 for (const verb of VERBS) {
   describe(`rlp ${verb}`, () => {

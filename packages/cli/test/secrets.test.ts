@@ -1,19 +1,15 @@
 import assert from 'node:assert/strict';
 import { PassThrough } from 'node:stream';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { testKeys } from '@releap/testing/keys';
 import { readSecret } from '../src/input/read-secret.ts';
 import type { Context } from '../src/terminal.ts';
 import { startRelay } from './relay.ts';
 import { json, rlpHere } from './rlp.ts';
-import { type Project, type Service, startService } from './world.ts';
+import { type Project, startService } from './world.ts';
 
 const keys = testKeys();
-let service: Service;
-before(async () => {
-  service = await startService({ keys });
-});
-after(() => service[Symbol.asyncDispose]());
+const service = await startService({ keys });
 
 interface Secret {
   name: string;

@@ -1,15 +1,11 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { CAPTURED, takesSnapshots } from '@releap/testing/world';
 import { startRelay } from './relay.ts';
 import { json, rlpHere } from './rlp.ts';
-import { type Project, type Service, startService } from './world.ts';
+import { type Project, startService } from './world.ts';
 
-let service: Service;
-before(async () => {
-  service = await startService();
-});
-after(() => service[Symbol.asyncDispose]());
+const service = await startService();
 
 interface Snapshot {
   id: string;

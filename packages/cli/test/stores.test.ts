@@ -1,15 +1,11 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { testKeys } from '@releap/testing/keys';
 import { json } from './rlp.ts';
-import { type Project, type Service, startService } from './world.ts';
+import { type Project, startService } from './world.ts';
 
 const keys = testKeys();
-let service: Service;
-before(async () => {
-  service = await startService({ keys });
-});
-after(() => service[Symbol.asyncDispose]());
+const service = await startService({ keys });
 
 const credentials = ['--access-key-secret', 'ID', '--secret-key-secret', 'KEY'];
 async function projectWithSecrets(): Promise<Project> {

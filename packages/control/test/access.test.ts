@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isDeepStrictEqual } from 'node:util';
 import { GATEWAY_LINK_PATH, newToken, RUNNER_LINK_PATH } from '@releap/contract';
@@ -11,15 +11,11 @@ import type { QueryConfig, QueryResult } from 'pg';
 import { createAuthenticator } from '../src/platform/auth/authenticator.ts';
 import { ensureBootstrap, mintApiKey, revokeApiKey } from '../src/index.ts';
 import { inspectApiKeys, tablesWith } from '@releap/testing/inspect';
-import { caller, startWorld, until, refusalOf, type World } from '@releap/testing/world';
+import { caller, startWorld, until, refusalOf } from '@releap/testing/world';
 import { credentialOf, GATEWAY_TOKEN, JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
 
-let world: World;
-before(async () => {
-  world = await startWorld();
-  await world.runner();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+await world.runner();
 
 const WORKLOAD = [
   ['POST', '/vms'],

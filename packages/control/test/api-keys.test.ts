@@ -1,19 +1,13 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { tablesWith } from '@releap/testing/inspect';
-import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { startSignedInWorld } from '@releap/testing/issuer';
 import { caller } from '@releap/testing/world';
 import { refused } from './support/management.ts';
 
-let world: SignedInWorld;
-let owner: Person;
-
-before(async () => {
-  world = await startSignedInWorld();
-  owner = await world.as('owner');
-});
-after(() => world[Symbol.asyncDispose]());
+const world = await startSignedInWorld();
+const owner = await world.as('owner');
 
 describe('API keys', () => {
   test('the token is shown once and works; lists show its prefix only', async () => {

@@ -1,10 +1,10 @@
 /** Blobs with their rows: garbage collection, and what a runner may read. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import { credentialOf } from '@releap/testing/credentials';
-import { quiet, startWorld, type ScriptedRunner, type World } from '@releap/testing/world';
+import { quiet, startWorld } from '@releap/testing/world';
 import { collectBlobGarbage } from '../src/storage/artifacts/blob-garbage.ts';
 import type { BlobStore } from '../src/storage/artifacts/blob-store.ts';
 import type { Module } from '../src/platform/module.ts';
@@ -12,23 +12,18 @@ import type { Module } from '../src/platform/module.ts';
 const DAY_MS = 24 * 3_600_000;
 const never = new AbortController().signal;
 
-let world: World;
 /** As modules have it. */
 let blobs: BlobStore;
-let runner: ScriptedRunner;
-before(async () => {
-  world = await startWorld({
-    builtinImages: [],
-    modules: [
-      (context): Module => {
-        blobs = context.blobs;
-        return { name: 'looks' };
-      },
-    ],
-  });
-  runner = await world.runner({ build: () => undefined });
+const world = await startWorld({
+  builtinImages: [],
+  modules: [
+    (context): Module => {
+      blobs = context.blobs;
+      return { name: 'looks' };
+    },
+  ],
 });
-after(() => world[Symbol.asyncDispose]());
+const runner = await world.runner({ build: () => undefined });
 
 async function put(text: string): Promise<string> {
   const content = async function* (): AsyncGenerator<Uint8Array> {

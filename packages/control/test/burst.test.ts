@@ -1,8 +1,7 @@
 /** "burst above the guarantee (burstable mode) is charged aggregated per minute" (Limits). */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import type { CpuReading } from '@releap/contract';
-import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { inspect, inspectLedger, inspectReading } from '@releap/testing/inspect';
 import { openFresh, quiet } from '@releap/testing/postgres';
@@ -14,14 +13,9 @@ import { createBurstMeter } from '../src/tenancy/billing/burst.ts';
 import { BILLING_SETTINGS } from '../src/tenancy/billing/settings.ts';
 import { accounts, charged, newOrg, newRunner, newSandbox, PRICES } from './support/billing.ts';
 
-let database: Database;
-let runnerId: string;
-before(async () => {
-  database = await openFresh();
-  await newOrg(database);
-  runnerId = await newRunner(database);
-});
-after(async () => database.close());
+const database = await openFresh();
+await newOrg(database);
+const runnerId = await newRunner(database);
 
 const SECOND = 1_000_000;
 /** Nano-credits of this much burst. */

@@ -1,16 +1,12 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import { eventually } from '@releap/testing/eventually';
 import { openFresh, quiet } from '@releap/testing/postgres';
 import { openClusterNotifier, type Changed } from '../src/platform/events/cluster-notifier.ts';
 
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(() => database.close());
+const database = await openFresh();
 
 async function server(on: Database = database) {
   const received: Changed[] = [];

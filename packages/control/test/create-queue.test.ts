@@ -1,8 +1,7 @@
 /** "create queue at capacity" (POST /vms, 429): the bound of what waits for a host. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import { CreateQueue, type QueuePlace } from '../src/compute/scheduler/create-queue.ts';
@@ -14,13 +13,8 @@ const ROUNDS = 30;
 const ALL = { most: MOST, share: MOST };
 const ORG = newUuid();
 
-let database: Database;
-let projectId: string;
-before(async () => {
-  database = await openFresh();
-  ({ projectId } = await newOrg(database));
-});
-after(async () => database.close());
+const database = await openFresh();
+const { projectId } = await newOrg(database);
 
 /** As a create does. @returns whether it was admitted */
 async function create(queue: CreateQueue): Promise<boolean> {

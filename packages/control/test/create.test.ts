@@ -1,25 +1,19 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { randomUUID } from 'node:crypto';
 import { inspectSandboxes } from '@releap/testing/inspect';
-import { create, REGION, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { create, REGION, silent, startWorld, until, waitFor } from '@releap/testing/world';
 import { DEFAULT_QUOTAS } from '../src/tenancy/quotas/quotas.ts';
 
-let world: World;
-before(async () => {
-  world = await startWorld();
-  await world.runner();
-  await world.database.pool.query(
-    `insert into regions (id, name, enabled) values ('closed', 'Closed', false)`,
-  );
-  await world.database.pool.query(
-    `insert into global_regions (id, name) values ('europe', 'Europe'), ('empty', 'Empty')`,
-  );
-  await world.database.pool.query(
-    `insert into regions (id, name, global_region_id) values ('north', 'North', 'europe')`,
-  );
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+await world.runner();
+await world.database.pool.query(`insert into regions (id, name, enabled) values ('closed', 'Closed', false)`);
+await world.database.pool.query(
+  `insert into global_regions (id, name) values ('europe', 'Europe'), ('empty', 'Empty')`,
+);
+await world.database.pool.query(
+  `insert into regions (id, name, global_region_id) values ('north', 'North', 'europe')`,
+);
 
 const post = (body: unknown) => world.call('POST', '/vms', body);
 

@@ -1,25 +1,20 @@
 /** `GET /orgs/:id/credits`, and the path of a new user from signing in to running out of credits and being granted new ones. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { formatAmount, parseAmount } from '@releap/contract';
 import { PRICES } from './support/billing.ts';
 import { inspectLedger, inspectMeters } from '@releap/testing/inspect';
-import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { startSignedInWorld } from '@releap/testing/issuer';
 import { caller, until, waitFor, sharedText, type Answer } from '@releap/testing/world';
 import { OPERATOR_TOKEN } from '@releap/testing/credentials';
 
-let world: SignedInWorld;
-let ada: Person;
-before(async () => {
-  world = await startSignedInWorld({
-    limits: { runnerLostAfterMs: 8_000 },
-    billing: { mode: 'enforce', prices: PRICES, meterMs: 1_000, passMs: 50 },
-  });
-  await world.runner();
-  await until(async () => (await world.call('GET', '/healthz')).status === 200);
-  ada = await world.as('ada');
+const world = await startSignedInWorld({
+  limits: { runnerLostAfterMs: 8_000 },
+  billing: { mode: 'enforce', prices: PRICES, meterMs: 1_000, passMs: 50 },
 });
-after(async () => world[Symbol.asyncDispose]());
+await world.runner();
+await until(async () => (await world.call('GET', '/healthz')).status === 200);
+const ada = await world.as('ada');
 
 const operator = (method: string, path: string, body?: unknown): Promise<Answer> =>
   caller(() => world.internalUrl, OPERATOR_TOKEN, '')(method, path, body);

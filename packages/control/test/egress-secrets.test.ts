@@ -2,7 +2,7 @@
 import 'reflect-metadata';
 import assert from 'node:assert/strict';
 import { X509Certificate } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import {
   newUuid,
   RUNNER_CERTIFICATE_PATH,
@@ -15,7 +15,7 @@ import { createRequest } from '@releap/certificates/x509';
 import { constraintsOf } from '../src/fleet/egress/certificates.ts';
 import { credentialOf, postInternal } from '@releap/testing/credentials';
 import { keyPath, testKeys } from '@releap/testing/keys';
-import { create, startWorld, waitFor, type ScriptedRunner, type World } from '@releap/testing/world';
+import { create, startWorld, waitFor, type ScriptedRunner } from '@releap/testing/world';
 import { pino } from 'pino';
 import { createServiceKeys } from '../src/platform/credentials/service-keys.ts';
 import { createEgressRoot } from '../src/fleet/egress/egress-root.ts';
@@ -23,13 +23,8 @@ import { createEncryption } from '../src/platform/encryption/encryption.ts';
 import { secretsOf } from './support/secrets.ts';
 
 const keys = testKeys(keyPath());
-let world: World;
-let runner: ScriptedRunner;
-before(async () => {
-  world = await startWorld({ keys });
-  runner = await world.runner();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ keys });
+const runner = await world.runner();
 
 const { put, envOf } = secretsOf(() => world, createEncryption(keys));
 

@@ -1,6 +1,6 @@
 /** Endpoints of sandboxes, and the decisions on previews that gateways get: a test for every row of the specification. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { after, describe, it } from 'node:test';
 import {
   BOUNDS,
   EndpointRecord,
@@ -11,25 +11,17 @@ import {
   type GatewayGrant,
 } from '@releap/contract';
 import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
-import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { create, startWorld, until, waitFor } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
 import { purgePreviewLinks } from '../src/edge/endpoints/preview-links.ts';
 import { mintApiKey, revokeApiKey } from '../src/index.ts';
 
-let world: World;
-let gateway: GatewayClient;
 type Vm = Awaited<ReturnType<typeof create>>;
-let vm: Vm;
-before(async () => {
-  world = await startWorld();
-  await world.runner();
-  gateway = await new GatewayClient(world.internalUrl).open();
-  vm = await running();
-});
-after(async () => {
-  gateway[Symbol.dispose]();
-  await world[Symbol.asyncDispose]();
-});
+const world = await startWorld();
+await world.runner();
+const gateway = await new GatewayClient(world.internalUrl).open();
+const vm = await running();
+after(() => gateway[Symbol.dispose]());
 
 async function running(body: object = {}): Promise<Vm> {
   const made = await create(world.call, world, body);

@@ -1,17 +1,12 @@
 /** A fork that was acknowledged succeeds, though its source is deleted right after. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { inspectMeters } from '@releap/testing/inspect';
-import { silent, startWorld, until, waitFor, type Created, type World } from '@releap/testing/world';
+import { silent, startWorld, until, waitFor, type Created } from '@releap/testing/world';
 import { Stage } from './support/lifecycle.ts';
 
-let world: World;
-let stage: Stage;
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
 
 const statusOf = async (vm: Created): Promise<string> =>
   (await world.call('GET', `/vms/${vm.id}`)).body.status;

@@ -1,6 +1,6 @@
 /** Forks as clients and hosts see them: a test for every row of the specification. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { SandboxForkResponse, SANDBOX_STATUSES } from '@releap/contract';
 import { Compile } from 'typebox/compile';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
@@ -13,17 +13,11 @@ import {
   waitFor,
   type Answer,
   type Created,
-  type World,
 } from '@releap/testing/world';
 import { inspect, inspectSandboxes } from '@releap/testing/inspect';
 
-let world: World;
-let stage: Stage;
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
 
 const read = async (id: string) => (await world.call('GET', `/vms/${id}`)).body;
 const fork = (vm: Created, body?: object): Promise<Answer> => world.call('POST', `/vms/${vm.id}/fork`, body);

@@ -1,47 +1,33 @@
 /** Deploys of functions as forms: what is built for them, and how versions follow their builds. */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { gzipSync } from 'node:zlib';
 import { IDEMPOTENCY_HEADER } from '@releap/contract';
 import { sha256, tarOf } from '@releap/testing/oci';
 import type { BuildJob } from '@releap/testing/runner-messages';
-import {
-  obedient,
-  startWorld,
-  until,
-  type Answer,
-  type Caller,
-  type ScriptedRunner,
-  type World,
-} from '@releap/testing/world';
+import { obedient, startWorld, until, type Answer, type Caller } from '@releap/testing/world';
 
-let world: World;
-let runner: ScriptedRunner;
 const jobs = new Map<string, BuildJob>();
 const cancelled: string[] = [];
-let context: Buffer;
-before(async () => {
-  // Builds of this test do not end by themselves.
-  world = await startWorld({ limits: { buildsPerProject: 100, buildsPerRunner: 100 } });
-  runner = await world.runner({
-    // No handler listens, so that versions stay pending.
-    script: (assignment, self) => {
-      self.deaf.add(assignment.vm_id);
-      return obedient(assignment, self);
-    },
-    build: (job) => void jobs.set(job.job_id, job),
-    cancel: (job, self) => {
-      cancelled.push(job.job_id);
-      self.built(job, {}, 'cancelled');
-    },
-  });
-  context = await tarOf([
-    { name: 'docker/Dockerfile', content: 'FROM busybox\n' },
-    { name: 'data', content: randomBytes(100_000) },
-  ]);
+// Builds of this test do not end by themselves.
+const world = await startWorld({ limits: { buildsPerProject: 100, buildsPerRunner: 100 } });
+const runner = await world.runner({
+  // No handler listens, so that versions stay pending.
+  script: (assignment, self) => {
+    self.deaf.add(assignment.vm_id);
+    return obedient(assignment, self);
+  },
+  build: (job) => void jobs.set(job.job_id, job),
+  cancel: (job, self) => {
+    cancelled.push(job.job_id);
+    self.built(job, {}, 'cancelled');
+  },
 });
-after(() => world[Symbol.asyncDispose]());
+const context = await tarOf([
+  { name: 'docker/Dockerfile', content: 'FROM busybox\n' },
+  { name: 'data', content: randomBytes(100_000) },
+]);
 
 type Parts = readonly (readonly [name: string, value: string | Buffer])[];
 

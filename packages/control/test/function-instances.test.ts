@@ -1,50 +1,33 @@
 /** Functions on the gateway link: who may call them, and the leases of their instances. */
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, describe, it } from 'node:test';
+import { after, beforeEach, describe, it } from 'node:test';
 import { newToken, newUuid, tokenDigest } from '@releap/contract';
 import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
-import {
-  create,
-  obedient,
-  silent,
-  startWorld,
-  until,
-  waitFor,
-  type Script,
-  type ScriptedRunner,
-  type World,
-} from '@releap/testing/world';
+import { create, obedient, silent, startWorld, until, waitFor, type Script } from '@releap/testing/world';
 import { mintApiKey, revokeApiKey } from '../src/index.ts';
 import { insertFunction, insertVersion } from './support/function-versions.ts';
 
 /** Longer than a busy machine stops a process: leases are renewed four times in it. */
 const LEASE_MS = 5_000;
 
-let world: World;
-let runner: ScriptedRunner;
 /** What the runner does with sandboxes. */
 let script: Script = obedient;
-/** Two gateways, as of two machines. */
-let one: GatewayClient;
-let two: GatewayClient;
 const ids = { one: newUuid(), two: newUuid() };
 
-before(async () => {
-  world = await startWorld({
-    // The grace ends when tests say so: on a busy machine it would end before another gateway has asked.
-    limits: { functionLeaseMs: LEASE_MS, functionGraceMs: 600_000, sweepMs: 100 },
-  });
-  runner = await world.runner({ script: (assignment, self) => script(assignment, self) });
-  one = await new GatewayClient(world.internalUrl).open(ids.one);
-  two = await new GatewayClient(world.internalUrl).open(ids.two);
+const world = await startWorld({
+  // The grace ends when tests say so: on a busy machine it would end before another gateway has asked.
+  limits: { functionLeaseMs: LEASE_MS, functionGraceMs: 600_000, sweepMs: 100 },
 });
+const runner = await world.runner({ script: (assignment, self) => script(assignment, self) });
+/** Two gateways, as of two machines. */
+const one = await new GatewayClient(world.internalUrl).open(ids.one);
+let two = await new GatewayClient(world.internalUrl).open(ids.two);
 beforeEach(() => {
   script = obedient;
 });
 after(async () => {
   one[Symbol.dispose]();
   two[Symbol.dispose]();
-  await world[Symbol.asyncDispose]();
 });
 
 const refused = (answer: GatewayAnswer): { status: number; error: string } => {

@@ -1,6 +1,6 @@
 /** What changes of a function without a deploy: its bounds, its public endpoint, and its end. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { IDEMPOTENCY_HEADER, tokenDigest, tokenKind } from '@releap/contract';
 import { functionByName } from '../src/functions/versions/functions.ts';
 import {
@@ -11,14 +11,9 @@ import {
   refusalOf,
   type Answer,
   type Caller,
-  type World,
 } from '@releap/testing/world';
 
-let world: World;
-before(async () => {
-  world = await startWorld();
-});
-after(() => world[Symbol.asyncDispose]());
+const world = await startWorld();
 
 async function deployed(body: object = {}): Promise<Caller> {
   const call = await world.stranger();

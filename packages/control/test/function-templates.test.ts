@@ -1,6 +1,6 @@
 /** Templates of versions with `fn_ready`: on the host that has captured one, and on others. */
 import assert from 'node:assert/strict';
-import { after, afterEach, before, beforeEach, it } from 'node:test';
+import { afterEach, beforeEach, it } from 'node:test';
 import { isDeepStrictEqual } from 'node:util';
 import { newUuid, type FunctionVersionRecord } from '@releap/contract';
 import { GatewayClient } from '@releap/testing/gateway-client';
@@ -12,20 +12,15 @@ import {
   until,
   type Script,
   type ScriptedRunner,
-  type World,
 } from '@releap/testing/world';
 
-let world: World;
-let home: ScriptedRunner;
 let script: Script = obedient;
 let snapshot = takesSnapshots;
 let gateway: GatewayClient;
 let functions = 0;
 
-before(async () => {
-  world = await startWorld();
-  home = await host();
-});
+const world = await startWorld();
+const home = await host();
 beforeEach(async () => {
   gateway = await new GatewayClient(world.internalUrl).open(newUuid());
 });
@@ -33,7 +28,6 @@ afterEach(() => {
   gateway[Symbol.dispose]();
   [script, snapshot] = [obedient, takesSnapshots];
 });
-after(() => world[Symbol.asyncDispose]());
 
 function host(facts: ScriptedRunner['options']['facts'] = {}): Promise<ScriptedRunner> {
   return world.runner({

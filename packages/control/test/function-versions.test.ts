@@ -1,41 +1,25 @@
 /** New versions of functions are tried before they serve. */
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, it } from 'node:test';
+import { beforeEach, it } from 'node:test';
 import { newUuid, type FunctionVersionRecord } from '@releap/contract';
 import { GatewayClient, type GatewayAnswer } from '@releap/testing/gateway-client';
-import {
-  obedient,
-  startWorld,
-  until,
-  type Script,
-  type ScriptedRunner,
-  type World,
-} from '@releap/testing/world';
+import { obedient, startWorld, until, type Script } from '@releap/testing/world';
 import { newOrg } from './support/billing.ts';
 import { insertFunction, insertVersion } from './support/function-versions.ts';
 
-let world: World;
-let runner: ScriptedRunner;
 let script: Script = obedient;
 let functions = 0;
-/** Another service, which does not wait for instances to end. */
-let hasty: World;
 
-before(async () => {
-  // Leases are the usual ones: shorter ones run out on a busy machine, and the instance is tried again.
-  world = await startWorld({ limits: { functionListenMs: 500 } });
-  runner = await world.runner({
-    script: (assignment, self) => script(assignment, self),
-  });
-  hasty = await startWorld({ limits: { functionFullMs: 0 } });
-  await hasty.runner({ script: obedient });
+// Leases are the usual ones: shorter ones run out on a busy machine, and the instance is tried again.
+const world = await startWorld({ limits: { functionListenMs: 500 } });
+const runner = await world.runner({
+  script: (assignment, self) => script(assignment, self),
 });
+/** Another service, which does not wait for instances to end. */
+const hasty = await startWorld({ limits: { functionFullMs: 0 } });
+await hasty.runner({ script: obedient });
 beforeEach(() => {
   script = obedient;
-});
-after(async () => {
-  await hasty[Symbol.asyncDispose]();
-  await world[Symbol.asyncDispose]();
 });
 
 /** The handler of each new instance does not listen. */

@@ -1,18 +1,14 @@
 /** Deploys of functions, and what reads of them say. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { IDEMPOTENCY_HEADER } from '@releap/contract';
 import { createEventBus } from '../src/platform/events/event-bus.ts';
 import { functionByName } from '../src/functions/versions/functions.ts';
 import { createVersionStates } from '../src/functions/versions/version-states.ts';
-import { quiet, startWorld, until, type Answer, type Caller, type World } from '@releap/testing/world';
+import { quiet, startWorld, until, type Answer, type Caller } from '@releap/testing/world';
 
-let world: World;
-before(async () => {
-  // Where a version was tried, its rows stay for this long after the end of that instance.
-  world = await startWorld({ builtinImages: ['busybox', 'debian'], limits: { teardownGraceMs: 0 } });
-});
-after(() => world[Symbol.asyncDispose]());
+// Where a version was tried, its rows stay for this long after the end of that instance.
+const world = await startWorld({ builtinImages: ['busybox', 'debian'], limits: { teardownGraceMs: 0 } });
 
 const deploy = (call: Caller, body: object, key?: string): Promise<Answer> =>
   call(

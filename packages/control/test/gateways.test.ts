@@ -1,24 +1,17 @@
 /** The control plane's end of the gateway link: decisions, and their revocation. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { after, describe, it } from 'node:test';
 import { COMPAT_PREFIX, newToken, TOOLBOX_KEY } from '@releap/contract';
 import { GatewayClient } from '@releap/testing/gateway-client';
 import { AUDIENCE, TestIssuer } from '@releap/testing/issuer';
 import { JOIN_TOKEN, OPERATOR_TOKEN } from '@releap/testing/credentials';
-import { create, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { create, startWorld, until, waitFor } from '@releap/testing/world';
 import { mintApiKey, revokeApiKey } from '../src/index.ts';
 
-let world: World;
-let gateway: GatewayClient;
-before(async () => {
-  world = await startWorld();
-  await world.runner();
-  gateway = await new GatewayClient(world.internalUrl).open();
-});
-after(async () => {
-  gateway[Symbol.dispose]();
-  await world[Symbol.asyncDispose]();
-});
+const world = await startWorld();
+await world.runner();
+const gateway = await new GatewayClient(world.internalUrl).open();
+after(() => gateway[Symbol.dispose]());
 
 async function running(body: object = {}): Promise<Awaited<ReturnType<typeof create>>> {
   const vm = await create(world.call, world, body);

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import type { Database } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
 import { GrantIndex } from '../src/edge/gateways/grant-index.ts';
 import { forgetGrantChanges, GrantRecheck } from '../src/edge/gateways/recheck.ts';
@@ -9,11 +8,7 @@ import type { GrantedCredential, Resolved } from '../src/edge/gateways/target-re
 import { mintApiKey } from '../src/platform/auth/api-keys.ts';
 import { newOrg, newRunner, newSandbox } from './support/billing.ts';
 
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(() => database.close());
+const database = await openFresh();
 
 /** A grant of everything that one may depend on, and how it was revoked: undefined while it is not. */
 async function grant(of: { expiresAt?: Date; isFunction?: boolean } = {}) {

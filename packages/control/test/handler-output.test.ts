@@ -1,20 +1,14 @@
 /** `GET /fns/:name/logs`: what handlers print, read from the hosts of the instances. */
 import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
-import { after, before, describe, it } from 'node:test';
-import { create, startWorld, until, waitFor, type ScriptedRunner, type World } from '@releap/testing/world';
+import { describe, it } from 'node:test';
+import { create, startWorld, until, waitFor } from '@releap/testing/world';
 import { newFunction, newVersion, type FunctionRow } from './support/functions.ts';
 
-let world: World;
-let runner: ScriptedRunner;
-let projectId: string;
-before(async () => {
-  world = await startWorld();
-  runner = await world.runner();
-  const { rows } = await world.database.pool.query<{ id: string }>('select id from projects limit 1');
-  projectId = rows[0]?.id ?? '';
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const runner = await world.runner();
+const { rows } = await world.database.pool.query<{ id: string }>('select id from projects limit 1');
+const projectId = rows[0]?.id ?? '';
 
 /** A sandbox that runs becomes an instance. @returns its id, and the beginning of its lines */
 async function instance(fn: FunctionRow, version = 1, versionId = fn.versionId) {

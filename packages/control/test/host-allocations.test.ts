@@ -3,15 +3,14 @@
  * several hosts at the same time, with transactions that are rolled back and connections that break.
  */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import type { Database } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { quiet } from '@releap/testing/world';
 import * as fc from 'fast-check';
 import { pino } from 'pino';
-import { createLifecycle, type Lifecycle } from '../src/compute/sandboxes/lifecycle.ts';
+import { createLifecycle } from '../src/compute/sandboxes/lifecycle.ts';
 import type { Change } from '../src/compute/sandboxes/transition-sql.ts';
 import {
   EVENTS,
@@ -24,7 +23,7 @@ import { allocate } from '../src/compute/scheduler/allocate.ts';
 import { readAllHosts, readHosts } from '../src/compute/scheduler/hosts.ts';
 import { repairAllocations } from '../src/compute/scheduler/repair-allocations.ts';
 import { retryingDeadlocks } from '../src/platform/lifecycle/apply.ts';
-import { createSnapshots, type Snapshots } from '../src/compute/snapshots/snapshots.ts';
+import { createSnapshots } from '../src/compute/snapshots/snapshots.ts';
 import { SNAPSHOT_MACHINE, type SnapshotEvent } from '../src/compute/snapshots/transitions.ts';
 
 import { newOrg, newRunner, REGION, specJson } from './support/billing.ts';
@@ -33,17 +32,10 @@ const HOSTS = 3;
 const SANDBOXES = 8;
 const SNAPSHOTS = 4;
 
-let database: Database;
-let projectId: string;
-let lifecycle: Lifecycle;
-let snapshots: Snapshots;
-before(async () => {
-  database = await openFresh();
-  ({ projectId } = await newOrg(database));
-  lifecycle = createLifecycle({ database, deadlines: STATE_DEADLINES, onMoved: () => undefined });
-  snapshots = createSnapshots({ database, log: quiet, onMoved: () => undefined });
-});
-after(async () => database[Symbol.asyncDispose]());
+const database = await openFresh();
+const { projectId } = await newOrg(database);
+const lifecycle = createLifecycle({ database, deadlines: STATE_DEADLINES, onMoved: () => undefined });
+const snapshots = createSnapshots({ database, log: quiet, onMoved: () => undefined });
 
 /** Added up from the sandboxes and snapshots: what the scheduler read before hosts had rows of their own. $1..$3 factors, $4 tier */
 const share = (parameter: string): string =>

@@ -1,18 +1,14 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { type ApiError, badRequest, tokenDigest } from '@releap/contract';
 import type { IdGenerator } from '../src/platform/idempotency/id-generator.ts';
 import { canonical, createIdempotency, type Idempotency } from '../src/platform/idempotency/idempotency.ts';
 import { inspectSandboxes } from '@releap/testing/inspect';
 import { quiet } from '@releap/testing/logging';
-import { startWorld, untilAnswered, type World, refusalOf } from '@releap/testing/world';
+import { startWorld, untilAnswered, refusalOf } from '@releap/testing/world';
 
-let world: World;
-before(async () => {
-  world = await startWorld();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
 
 const withKey = (key: string): RequestInit => ({ headers: { 'idempotency-key': key } });
 const count = async (): Promise<number> => (await inspectSandboxes(world.database)).length;

@@ -1,21 +1,16 @@
 /** What a name boots while it is rebuilt, when a rebuild fails, and after it was deleted. */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { ImageRecord, type RootSource } from '@releap/contract';
 import { inspect } from '@releap/testing/inspect';
 import type { BuildJob } from '@releap/testing/runner-messages';
-import { startWorld, until, type Caller, type ScriptedRunner, type World } from '@releap/testing/world';
+import { startWorld, until, type Caller, type ScriptedRunner } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
 
-let world: World;
-let runner: ScriptedRunner;
 const jobs = new Map<string, BuildJob>();
-before(async () => {
-  world = await startWorld({ limits: { buildsPerProject: 50, buildsPerRunner: 50 } });
-  runner = await world.runner({ build: (job) => void jobs.set(job.job_id, job) });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ limits: { buildsPerProject: 50, buildsPerRunner: 50 } });
+const runner = await world.runner({ build: (job) => void jobs.set(job.job_id, job) });
 
 const digest = (pair: string): string => `sha256:${pair.repeat(32)}`;
 

@@ -3,34 +3,21 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { gzipSync } from 'node:zlib';
 import { inspect } from '@releap/testing/inspect';
 import { testKeys } from '@releap/testing/keys';
 import { sha256, tarOf } from '@releap/testing/oci';
 import type { BuildJob } from '@releap/testing/runner-messages';
-import {
-  startWorld,
-  until,
-  untilAnswered,
-  type Answer,
-  type Caller,
-  type ScriptedRunner,
-  type World,
-} from '@releap/testing/world';
+import { startWorld, until, untilAnswered, type Answer, type Caller } from '@releap/testing/world';
 
 const MAX_BYTES = 1024 * 1024;
 const keys = testKeys();
-let world: World;
-let runner: ScriptedRunner;
 const jobs: BuildJob[] = [];
-before(async () => {
-  // Builds of this test do not end.
-  const limits = { buildContextBytes: MAX_BYTES, buildsPerRunner: 100 };
-  world = await startWorld({ keys, limits });
-  runner = await world.runner({ build: (job) => void jobs.push(job) });
-});
-after(async () => world[Symbol.asyncDispose]());
+// Builds of this test do not end.
+const limits = { buildContextBytes: MAX_BYTES, buildsPerRunner: 100 };
+const world = await startWorld({ keys, limits });
+const runner = await world.runner({ build: (job) => void jobs.push(job) });
 
 type Parts = readonly (readonly [name: string, value: string | Buffer])[];
 

@@ -1,25 +1,20 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { ImageList } from '@releap/contract';
 import type { BuildJob } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
-import { silent, startWorld, until, host, refusalOf, type Caller, type World } from '@releap/testing/world';
+import { silent, startWorld, until, host, refusalOf, type Caller } from '@releap/testing/world';
 import { inspect } from '@releap/testing/inspect';
 
-let world: World;
-let call: Caller;
-before(async () => {
-  world = await startWorld();
-  await world.database.pool.query(
-    `insert into global_regions (id, name) values ('planet', 'Planet'), ('empty', 'Empty')`,
-  );
-  await world.database.pool.query(
-    `insert into regions (id, name, enabled, global_region_id) values ('closed', 'Closed', false, 'empty')`,
-  );
-  await world.database.pool.query(`update regions set global_region_id = 'planet' where id = 'here'`);
-  call = world.call;
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+await world.database.pool.query(
+  `insert into global_regions (id, name) values ('planet', 'Planet'), ('empty', 'Empty')`,
+);
+await world.database.pool.query(
+  `insert into regions (id, name, enabled, global_region_id) values ('closed', 'Closed', false, 'empty')`,
+);
+await world.database.pool.query(`update regions set global_region_id = 'planet' where id = 'here'`);
+const call = world.call;
 
 const digest = (pair: string): string => `sha256:${pair.repeat(32)}`;
 const imageOf = async (caller: Caller, name: string) =>

@@ -1,17 +1,8 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
-import type { Person, SignedInWorld } from '@releap/testing/issuer';
+import { describe, test } from 'node:test';
 import { refused, startPeople, UNKNOWN } from './support/management.ts';
 
-let world: SignedInWorld;
-let owner: Person;
-let member: Person;
-let stranger: Person;
-
-before(async () => {
-  ({ world, owner, member, stranger } = await startPeople());
-});
-after(() => world[Symbol.asyncDispose]());
+const { world, owner, member, stranger } = await startPeople();
 
 describe('invitations', () => {
   test('the whole way: invited, listed on both sides, accepted, gone', async () => {

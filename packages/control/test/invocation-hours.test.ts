@@ -1,9 +1,8 @@
 /** Reports of invocations from hourly sums and histograms, compared with what the log says. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import { openFresh } from '@releap/testing/postgres';
-import type { Database } from '@releap/database';
 import { DEFAULT_PRICES } from '../src/tenancy/billing/prices.ts';
 import { mergeHours } from '../src/functions/invocations/hours.ts';
 import { readFunctionReport, readSeries, reportRange } from '../src/functions/invocations/reports.ts';
@@ -17,13 +16,8 @@ const HOUR_MS = 3_600_000;
 const hour = Math.floor(Date.now() / HOUR_MS) * HOUR_MS - 4 * HOUR_MS;
 const RETENTION_DAYS = 30;
 
-let database: Database & AsyncDisposable;
-let projectId: string;
-before(async () => {
-  database = await openFresh();
-  projectId = (await newOrg(database)).projectId;
-});
-after(async () => database[Symbol.asyncDispose]());
+const database = await openFresh();
+const projectId = (await newOrg(database)).projectId;
 
 const range = (from: number, to: number) =>
   reportRange({ from: new Date(from), to: new Date(to) }, false, RETENTION_DAYS);

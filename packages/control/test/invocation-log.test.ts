@@ -1,6 +1,6 @@
 /** The invocation log of functions, the series and the report over it, compared with a plain model of the same rows. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import {
   formatAmount,
   INVOCATIONS_PATH,
@@ -11,7 +11,7 @@ import {
   type ServedInvocation,
 } from '@releap/contract';
 import { quiet } from '@releap/testing/postgres';
-import { startWorld, until, type Caller, type World } from '@releap/testing/world';
+import { startWorld, until, type Caller } from '@releap/testing/world';
 import { FUNCTION_SCALE } from '../src/tenancy/billing/function-charges.ts';
 import { DEFAULT_PRICES } from '../src/tenancy/billing/prices.ts';
 import { dropInvocations } from '../src/functions/invocations/log-module.ts';
@@ -26,59 +26,52 @@ const at = (ms: number): string => new Date(ms).toISOString();
 /** A whole hour, three hours ago. */
 const hour = Math.floor(Date.now() / HOUR_MS) * HOUR_MS - 3 * HOUR_MS;
 
-let world: World;
-let resize: FunctionRow;
-let other: FunctionRow;
-let idle: FunctionRow;
 /** All rows of both functions. */
 const rows: FinishedInvocation[] = [];
 
-before(async () => {
-  world = await startWorld();
-  const { database } = world;
-  await database.pool.query(`insert into regions (id, name) values ('here', 'here') on conflict do nothing`);
-  const project = await database.pool.query<{ id: string }>(
-    'select id from projects order by created_at limit 1',
-  );
-  const projectId = project.rows[0]?.id ?? '';
-  resize = await newFunction(database, projectId, { name: 'resize', vcpus: 2, memMib: 1024 });
-  other = await newFunction(database, projectId, { name: 'other' });
-  idle = await newFunction(database, projectId, { name: 'idle' });
-  const versionTwo = await newVersion(database, resize, { version: 2, vcpus: 2, memMib: 1024 });
-  const outcomes = ['succeeded', 'succeeded', 'failed', 'timeout', 'shed'] as const;
-  for (let index = 0; index < 57; index += 1) {
-    const status = outcomes[index % outcomes.length] ?? 'failed';
-    const second = index % 3 === 0;
-    const queuedAt = new Date(hour + (index % 7) * (HOUR_MS / 4) + index * 1_000);
-    rows.push(
-      finished(resize, {
-        queuedAt,
-        status,
-        version: second ? 2 : 1,
-        versionId: second ? versionTwo : resize.versionId,
-        durationMs: ((index * 7919) % 1000) + index / 1000,
-        cold: index % 4 === 0,
-        finishedAt: new Date(queuedAt.getTime() + 5_000),
-        error: status === 'succeeded' ? null : `${status} ${index}`,
-        ...(status === 'shed'
-          ? { durationMs: null, cold: null, startedAt: null, version: null, versionId: null }
-          : {}),
-      }),
-    );
-  }
-  rows.push(finished(other, { queuedAt: new Date(hour + 1), durationMs: 12.5, cold: true }));
+const world = await startWorld();
+const { database } = world;
+await database.pool.query(`insert into regions (id, name) values ('here', 'here') on conflict do nothing`);
+const project = await database.pool.query<{ id: string }>(
+  'select id from projects order by created_at limit 1',
+);
+const projectId = project.rows[0]?.id ?? '';
+const resize = await newFunction(database, projectId, { name: 'resize', vcpus: 2, memMib: 1024 });
+const other = await newFunction(database, projectId, { name: 'other' });
+const idle = await newFunction(database, projectId, { name: 'idle' });
+const versionTwo = await newVersion(database, resize, { version: 2, vcpus: 2, memMib: 1024 });
+const outcomes = ['succeeded', 'succeeded', 'failed', 'timeout', 'shed'] as const;
+for (let index = 0; index < 57; index += 1) {
+  const status = outcomes[index % outcomes.length] ?? 'failed';
+  const second = index % 3 === 0;
+  const queuedAt = new Date(hour + (index % 7) * (HOUR_MS / 4) + index * 1_000);
   rows.push(
-    finished(other, { queuedAt: new Date(hour - DAY_MS), durationMs: 1, status: 'shed', versionId: null }),
+    finished(resize, {
+      queuedAt,
+      status,
+      version: second ? 2 : 1,
+      versionId: second ? versionTwo : resize.versionId,
+      durationMs: ((index * 7919) % 1000) + index / 1000,
+      cold: index % 4 === 0,
+      finishedAt: new Date(queuedAt.getTime() + 5_000),
+      error: status === 'succeeded' ? null : `${status} ${index}`,
+      ...(status === 'shed'
+        ? { durationMs: null, cold: null, startedAt: null, version: null, versionId: null }
+        : {}),
+    }),
   );
-  await recordFinished(database.pool, DEFAULT_PRICES, rows);
-  // One that has not ended. No worker leases it meanwhile, as it would one that waits.
-  await database.pool.query(
-    `insert into invocations (id, queued_at, project_id, function_id, source, status, lease_until)
-     values ($1, $2, $3, $4, 'spawn', 'running', now() + interval '1 day')`,
-    [newUuid(), new Date(hour + 2 * HOUR_MS), projectId, other.id],
-  );
-});
-after(async () => world[Symbol.asyncDispose]());
+}
+rows.push(finished(other, { queuedAt: new Date(hour + 1), durationMs: 12.5, cold: true }));
+rows.push(
+  finished(other, { queuedAt: new Date(hour - DAY_MS), durationMs: 1, status: 'shed', versionId: null }),
+);
+await recordFinished(database.pool, DEFAULT_PRICES, rows);
+// One that has not ended. No worker leases it meanwhile, as it would one that waits.
+await database.pool.query(
+  `insert into invocations (id, queued_at, project_id, function_id, source, status, lease_until)
+   values ($1, $2, $3, $4, 'spawn', 'running', now() + interval '1 day')`,
+  [newUuid(), new Date(hour + 2 * HOUR_MS), projectId, other.id],
+);
 
 async function get<T>(path: string, call: Caller = world.call): Promise<T> {
   const answer = await call('GET', path);

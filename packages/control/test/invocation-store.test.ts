@@ -1,8 +1,7 @@
 /** What is recorded of invocations that have ended, and what they cost: "function billing is per invocation duration". */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { until } from '@releap/testing/eventually';
 import { openFresh } from '@releap/testing/postgres';
@@ -21,11 +20,7 @@ import {
 import { accounts, functionCost, newOrg, newSandbox, PRICES } from './support/billing.ts';
 import { finished, newFunction, type FunctionRow } from './support/functions.ts';
 
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(async () => database.close());
+const database = await openFresh();
 
 const record = (...rows: FinishedInvocation[]) => recordFinished(database.pool, PRICES, rows);
 const charge = () => chargeFunctions(database.pool, { windowMs: 0 });

@@ -1,23 +1,15 @@
 /** `POST /fns/:name/spawn`, `POST /fns/:name/map`, `GET /invocations/:id`, and how what the gateway answers is recorded. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { after, describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import { startWorld, until, untilAnswered, type Answer, type World } from '@releap/testing/world';
-import { newFunction, type FunctionRow } from './support/functions.ts';
-import { handled, refused, startScriptedGateway, type ScriptedGateway } from './support/scripted-gateway.ts';
+import { startWorld, until, untilAnswered, type Answer } from '@releap/testing/world';
+import { newFunction } from './support/functions.ts';
+import { handled, refused, startScriptedGateway } from './support/scripted-gateway.ts';
 
-let gateway: ScriptedGateway;
-let world: World;
-let fn: FunctionRow;
-before(async () => {
-  gateway = await startScriptedGateway();
-  world = await startWorld({ region: { id: 'here', toolboxProxyUrl: gateway.toolboxUrl } });
-  fn = await newFunction(world.database, world.call.projectId);
-});
-after(async () => {
-  await world[Symbol.asyncDispose]();
-  await gateway[Symbol.asyncDispose]();
-});
+const gateway = await startScriptedGateway();
+const world = await startWorld({ region: { id: 'here', toolboxProxyUrl: gateway.toolboxUrl } });
+const fn = await newFunction(world.database, world.call.projectId);
+after(() => gateway[Symbol.asyncDispose]());
 
 const MIB = 1024 * 1024;
 type Body = NonNullable<RequestInit['body']>;

@@ -1,19 +1,14 @@
 /** `GET /jobs/:id/logs`: read from the host while it has the log, then the end that is stored with the job. */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import type { BuildJob } from '@releap/testing/runner-messages';
-import { startWorld, until, type Caller, type ScriptedRunner, type World } from '@releap/testing/world';
+import { startWorld, until, type Caller } from '@releap/testing/world';
 
-let world: World;
-let runner: ScriptedRunner;
 const jobs = new Map<string, BuildJob>();
-before(async () => {
-  // Builds of this test do not end by themselves.
-  world = await startWorld({ limits: { buildsPerProject: 1, buildsPerRunner: 100 } });
-  runner = await world.runner({ build: (job) => void jobs.set(job.job_id, job) });
-});
-after(async () => world[Symbol.asyncDispose]());
+// Builds of this test do not end by themselves.
+const world = await startWorld({ limits: { buildsPerProject: 1, buildsPerRunner: 100 } });
+const runner = await world.runner({ build: (job) => void jobs.set(job.job_id, job) });
 
 async function post(call: Caller, name: string): Promise<string> {
   const source = { type: 'dockerfile', dockerfile: 'FROM a' };

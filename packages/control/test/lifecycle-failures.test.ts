@@ -1,17 +1,12 @@
 /** A sandbox whose stop, start, pause or resume does not succeed, or whose host is disconnected or has no capacity. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { Stage } from './support/lifecycle.ts';
 import { inspectSandboxes } from '@releap/testing/inspect';
-import { create, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { create, silent, startWorld, until, waitFor } from '@releap/testing/world';
 
-let world: World;
-let stage: Stage;
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
 
 const read = async (id: string) => (await world.call('GET', `/vms/${id}`)).body;
 

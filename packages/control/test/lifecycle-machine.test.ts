@@ -1,11 +1,10 @@
 /** A minimal resource with a state machine, made up for this test, on a real PostgreSQL. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import { openFresh } from '@releap/testing/postgres';
 import { until } from '@releap/testing/world';
-import type { Database } from '@releap/database';
-import { createLifecycle, type RowLifecycle } from '../src/platform/lifecycle/apply.ts';
+import { createLifecycle } from '../src/platform/lifecycle/apply.ts';
 import { defineMachine, type Transition } from '../src/platform/lifecycle/machine.ts';
 import { eventSql, transitionSql, type TransitionInput } from '../src/platform/lifecycle/sql.ts';
 
@@ -61,27 +60,20 @@ const sql = transitionSql<VolumeTransition, Volume>(machine, {
       : {},
 });
 
-let database: Database;
-let volumes: RowLifecycle<VolumeEvent, Volume, VolumeChange>;
-let announced: string[];
-
-before(async () => {
-  database = await openFresh();
-  await database.pool.query(
-    `create table test_volumes (id uuid primary key, owner text not null default 'me', status text not null, desired text not null default 'ready',
-       generation integer not null default 1, deadline_at timestamptz, error text, size integer not null, label text,
-       updated_at timestamptz not null default now());
-     create table test_mounts (volume_id uuid)`,
-  );
-  announced = [];
-  volumes = createLifecycle<VolumeTransition, Volume, VolumeChange>({
-    database,
-    sql,
-    deadlines: { creating: 60_000 },
-    onMoved: (rows) => announced.push(...rows.map((row) => row.id)),
-  });
+const database = await openFresh();
+await database.pool.query(
+  `create table test_volumes (id uuid primary key, owner text not null default 'me', status text not null, desired text not null default 'ready',
+     generation integer not null default 1, deadline_at timestamptz, error text, size integer not null, label text,
+     updated_at timestamptz not null default now());
+   create table test_mounts (volume_id uuid)`,
+);
+const announced: string[] = [];
+const volumes = createLifecycle<VolumeTransition, Volume, VolumeChange>({
+  database,
+  sql,
+  deadlines: { creating: 60_000 },
+  onMoved: (rows) => announced.push(...rows.map((row) => row.id)),
 });
-after(() => database[Symbol.asyncDispose]());
 
 async function add(status: VolumeStatus, size = 10): Promise<string> {
   const id = newUuid();

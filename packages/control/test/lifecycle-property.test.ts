@@ -3,15 +3,14 @@
  * not at all, crashes, restarts and deadlines, several at the same time. The table without SQL is the model.
  */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import { inspect } from '@releap/testing/inspect';
 import { toAssignment as flat, type Assignment, type Observation } from '@releap/testing/runner-messages';
-import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { openFresh } from '@releap/testing/postgres';
 import { toAssignment } from '../src/compute/sandboxes/assignment.ts';
-import { createLifecycle, type Lifecycle } from '../src/compute/sandboxes/lifecycle.ts';
+import { createLifecycle } from '../src/compute/sandboxes/lifecycle.ts';
 import type { SandboxRow } from '@releap/database';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { assignable } from '../src/compute/sandboxes/environment.ts';
@@ -27,27 +26,20 @@ import { newOrg, newRunner, REGION, specJson } from './support/billing.ts';
 import { HostModel, type Outcome } from './support/host-model.ts';
 import { step } from './support/model.ts';
 
-let database: Database;
-let projectId: string;
-let runnerId: string;
-let lifecycle: Lifecycle;
 /** Assignments that were sent to hosts, by sandbox, in order. */
 const told = new Map<string, Assignment[]>();
 
-before(async () => {
-  database = await openFresh();
-  ({ projectId } = await newOrg(database));
-  runnerId = await newRunner(database);
-  lifecycle = createLifecycle({
-    database,
-    deadlines: STATE_DEADLINES,
-    onMoved(rows) {
-      for (const row of rows)
-        if (row.assigned_to_runner) told.get(row.id)?.push(flat(toAssignment(assignable(row))));
-    },
-  });
+const database = await openFresh();
+const { projectId } = await newOrg(database);
+const runnerId = await newRunner(database);
+const lifecycle = createLifecycle({
+  database,
+  deadlines: STATE_DEADLINES,
+  onMoved(rows) {
+    for (const row of rows)
+      if (row.assigned_to_runner) told.get(row.id)?.push(flat(toAssignment(assignable(row))));
+  },
 });
-after(async () => database[Symbol.asyncDispose]());
 
 type Facts = SandboxFacts & { generation: number; assigned_to_runner: boolean };
 

@@ -1,21 +1,16 @@
 /** Stop, start, pause and resume as clients see them: a test for every row of the specification. */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SandboxLifecycleResponse, type SandboxStatus } from '@releap/contract';
 import { Compile } from 'typebox/compile';
 import { CONTROL_LIMITS } from '../src/limits.ts';
 import { leaseExpiry } from '../src/compute/sandboxes/leases.ts';
 import { Stage, VERBS } from './support/lifecycle.ts';
-import { create, startWorld, until, waitFor, type World, refusalOf } from '@releap/testing/world';
+import { create, startWorld, until, waitFor, refusalOf } from '@releap/testing/world';
 
-let world: World;
-let stage: Stage;
-before(async () => {
-  world = await startWorld({ limits: { leaseGraceMs: 0 } });
-  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ limits: { leaseGraceMs: 0 } });
+const stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
 
 const read = async (id: string) => (await world.call('GET', `/vms/${id}`)).body;
 /** All statuses but these, and but `pending`: the scheduler may place a pending one at any time. */

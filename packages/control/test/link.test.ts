@@ -1,21 +1,17 @@
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { RUNNER_LINK_PATH } from '@releap/contract';
 import { inspectSandboxes } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import * as fc from 'fast-check';
 import { WebSocket } from 'ws';
-import { create, FACTS, silent, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { create, FACTS, silent, startWorld, until, waitFor } from '@releap/testing/world';
 import { credentialOf, joinAs } from '@releap/testing/credentials';
 import { closedByServer } from '@releap/testing/half-open';
 import { propertyRuns } from '@releap/testing/repetitions';
 
-let world: World;
-before(async () => {
-  world = await startWorld({ builtinImages: ['busybox'] });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ builtinImages: ['busybox'] });
 
 const status = async (id: string): Promise<string> => (await world.call('GET', `/vms/${id}`)).body.status;
 

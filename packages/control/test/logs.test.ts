@@ -1,23 +1,10 @@
 /** `GET /vms/:id/logs` and `/entrypoint-logs`: read from the host, never through the database. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
-import {
-  create,
-  startWorld,
-  until,
-  waitFor,
-  type Created,
-  type ScriptedRunner,
-  type World,
-} from '@releap/testing/world';
+import { describe, it } from 'node:test';
+import { create, startWorld, until, waitFor, type Created } from '@releap/testing/world';
 
-let world: World;
-let runner: ScriptedRunner;
-before(async () => {
-  world = await startWorld();
-  runner = await world.runner();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const runner = await world.runner();
 
 async function running(): Promise<Created> {
   const vm = await create(world.call, world);

@@ -3,9 +3,8 @@
  * instances that serve.
  */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { HANDLER_LISTEN_MS, newUuid } from '@releap/contract';
-import type { Database } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
 import { chargeMeters, METER_SCALE } from '../src/tenancy/billing/charge-meters.ts';
 import { organizationsCrossing } from '../src/tenancy/billing/unbilled.ts';
@@ -13,15 +12,10 @@ import { closeStarts } from '../src/functions/instances/listening.ts';
 import { newOrg, newRunner, newSandbox, PRICES, setStatus } from './support/billing.ts';
 import { newFunction, type FunctionRow } from './support/functions.ts';
 
-let database: Database;
-let runnerId: string;
-before(async () => {
-  database = await openFresh();
-  await newOrg(database);
-  // Nothing is charged beyond its last heartbeat, however long the tests take.
-  runnerId = await newRunner(database, new Date(Date.now() + 86_400_000));
-});
-after(async () => database.close());
+const database = await openFresh();
+await newOrg(database);
+// Nothing is charged beyond its last heartbeat, however long the tests take.
+const runnerId = await newRunner(database, new Date(Date.now() + 86_400_000));
 
 interface Meter {
   kind: string;

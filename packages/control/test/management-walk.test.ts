@@ -3,9 +3,9 @@
  * lists show, must be what the model says: nothing more is shown and nothing else is changed.
  */
 import assert from 'node:assert/strict';
-import { after, before, test } from 'node:test';
+import { test } from 'node:test';
 import * as fc from 'fast-check';
-import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { startSignedInWorld, type Person } from '@releap/testing/issuer';
 import { caller, type Answer } from '@releap/testing/world';
 import { propertyRuns } from '@releap/testing/repetitions';
 
@@ -33,11 +33,7 @@ interface ModelOrg {
 }
 
 const USERS = 5;
-let world: SignedInWorld;
-before(async () => {
-  world = await startSignedInWorld();
-});
-after(() => world[Symbol.asyncDispose]());
+const world = await startSignedInWorld();
 
 /** Numbers choose among what there is at the time. */
 const step = fc.record({

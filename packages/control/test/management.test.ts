@@ -1,18 +1,10 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
-import type { Person, SignedInWorld } from '@releap/testing/issuer';
+import { describe, test } from 'node:test';
+import type { Person } from '@releap/testing/issuer';
 import { refused, startPeople, UNKNOWN } from './support/management.ts';
 import { sharedText } from '@releap/testing/world';
 
-let world: SignedInWorld;
-let owner: Person;
-let member: Person;
-let stranger: Person;
-
-before(async () => {
-  ({ world, owner, member, stranger } = await startPeople());
-});
-after(() => world[Symbol.asyncDispose]());
+const { world, owner, member, stranger } = await startPeople();
 
 async function join(orgId: string, person: Person, role = 'member'): Promise<void> {
   const invited = await owner('POST', `/orgs/${orgId}/invitations`, { email: person.email, role });

@@ -3,9 +3,8 @@
  * paused and stopped sandboxes accrue no CPU or memory charges; deletion stops billing instantly" (Limits).
  */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { SANDBOX_STATUSES, type SandboxStatus } from '@releap/contract';
-import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { inspectMeters, type InspectedMeter } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
@@ -24,11 +23,7 @@ import {
   setStatus,
 } from './support/billing.ts';
 
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(async () => database.close());
+const database = await openFresh();
 
 const metered = (status: SandboxStatus): boolean => (METERED_STATUSES as readonly string[]).includes(status);
 

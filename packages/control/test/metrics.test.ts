@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import {
   internalOperations,
   operations,
@@ -8,7 +8,7 @@ import {
   type Operation,
 } from '@releap/contract';
 import { METRICS_TOKEN } from '@releap/testing/credentials';
-import { caller, create, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { caller, create, startWorld, until, waitFor } from '@releap/testing/world';
 import { CONTROL_LIMITS, EVENTS } from '../src/index.ts';
 import { SNAPSHOT_MACHINE } from '../src/compute/snapshots/transitions.ts';
 
@@ -18,26 +18,22 @@ interface Sample {
   value: number;
 }
 
-let world: World;
-before(async () => {
-  world = await startWorld({
-    modules: [
-      () => ({
-        name: 'broken',
-        tasks: [
-          {
-            name: 'always-fails',
-            everyMs: 60_000,
-            leased: false,
-            run: () => Promise.reject(new Error('always')),
-          },
-        ],
-      }),
-    ],
-  });
-  await world.runner();
+const world = await startWorld({
+  modules: [
+    () => ({
+      name: 'broken',
+      tasks: [
+        {
+          name: 'always-fails',
+          everyMs: 60_000,
+          leased: false,
+          run: () => Promise.reject(new Error('always')),
+        },
+      ],
+    }),
+  ],
 });
-after(async () => world[Symbol.asyncDispose]());
+await world.runner();
 
 async function scrape(): Promise<Sample[]> {
   const answer = await world.operator('GET', '/metrics');

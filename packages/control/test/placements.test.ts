@@ -1,12 +1,12 @@
 /** Placements write what is still right when they come to it, whatever has happened since their hosts were chosen. */
 import assert from 'node:assert/strict';
-import { after, before, it } from 'node:test';
+import { it } from 'node:test';
 import { Worker } from 'node:worker_threads';
-import { LOCKS, RELEAP_LOCK_SPACE, type Database } from '@releap/database';
+import { LOCKS, RELEAP_LOCK_SPACE } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
 import { FACTS, PATIENCE_MS, until } from '@releap/testing/world';
 import { beginDrain } from '../src/compute/hosts/drain.ts';
-import { createLifecycle, type Lifecycle } from '../src/compute/sandboxes/lifecycle.ts';
+import { createLifecycle } from '../src/compute/sandboxes/lifecycle.ts';
 import { STATE_DEADLINES } from '../src/compute/sandboxes/transitions.ts';
 import { allocate } from '../src/compute/scheduler/allocate.ts';
 import { HostChangedError, place, type Placed } from '../src/compute/scheduler/place.ts';
@@ -28,15 +28,9 @@ const need: Need = {
   overcommitted: false,
 };
 
-let database: Database;
-let projectId: string;
-let lifecycle: Lifecycle;
-before(async () => {
-  database = await openFresh();
-  ({ projectId } = await newOrg(database));
-  lifecycle = createLifecycle({ database, deadlines: STATE_DEADLINES, onMoved: () => undefined });
-});
-after(async () => database[Symbol.asyncDispose]());
+const database = await openFresh();
+const { projectId } = await newOrg(database);
+const lifecycle = createLifecycle({ database, deadlines: STATE_DEADLINES, onMoved: () => undefined });
 
 interface HostOf {
   runnerId: string;

@@ -1,32 +1,28 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { createEncryption } from '../src/platform/encryption/encryption.ts';
 import { secretsOf } from './support/secrets.ts';
-import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { startSignedInWorld, type Person } from '@releap/testing/issuer';
 import { testKeys } from '@releap/testing/keys';
 import { create, until, type Answer, type Caller, refusalOf } from '@releap/testing/world';
 import { inspect } from '@releap/testing/inspect';
 
 const keys = testKeys();
 const NO_PROJECT = '00000000-0000-4000-8000-000000000000';
-let world: SignedInWorld;
 let owner: Person;
 let member: Person;
 let stranger: Person;
 let orgId: string;
 let projectId: string;
 let key: Caller;
-before(async () => {
-  world = await startSignedInWorld({ keys });
-  [owner, member, stranger] = (await Promise.all(
-    ['owner', 'member', 'stranger'].map((name) => world.as(name)),
-  )) as [Person, Person, Person];
-  ({ orgId, projectId, key } = await world.tenant(owner));
-  await owner('POST', `/orgs/${orgId}/invitations`, { email: member.email });
-  const { invitations } = (await member('GET', '/invitations')).body;
-  await member('POST', `/invitations/${invitations[0].id}/accept`);
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startSignedInWorld({ keys });
+[owner, member, stranger] = (await Promise.all(
+  ['owner', 'member', 'stranger'].map((name) => world.as(name)),
+)) as [Person, Person, Person];
+({ orgId, projectId, key } = await world.tenant(owner));
+await owner('POST', `/orgs/${orgId}/invitations`, { email: member.email });
+const { invitations } = (await member('GET', '/invitations')).body;
+await member('POST', `/invitations/${invitations[0].id}/accept`);
 
 const secret = { value: 'a value', allowed_domains: ['A.example'], description: 'd' };
 const store = {

@@ -1,6 +1,6 @@
 /** Quotas of organizations: no path exceeds one, concurrent requests do not pass together, and others do not notice. */
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, describe, it } from 'node:test';
+import { beforeEach, describe, it } from 'node:test';
 import {
   BOUNDS,
   COMPAT_PREFIX,
@@ -10,22 +10,15 @@ import {
   type QuotaResource,
 } from '@releap/contract';
 import { GatewayClient } from '@releap/testing/gateway-client';
-import { quiet, startWorld, until, type Answer, type Caller, type World } from '@releap/testing/world';
+import { quiet, startWorld, until, type Answer } from '@releap/testing/world';
 import { fireSchedules } from '../src/functions/schedules/fire.ts';
 import { insertFunction } from './support/function-versions.ts';
 import { newFunction } from './support/functions.ts';
 import { Stage } from './support/lifecycle.ts';
 
-let world: World;
-let stage: Stage;
-let stranger: Caller;
-
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world);
-  stranger = await world.stranger();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world);
+const stranger = await world.stranger();
 
 const quotas = (): string => `/operator/orgs/${world.orgId}/quotas`;
 async function set(request: QuotaRequest): Promise<void> {

@@ -1,17 +1,13 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newToken } from '@releap/contract';
 import fastify, { type FastifyReply, type FastifyRequest } from 'fastify';
 import { mintApiKey } from '../src/index.ts';
 import { createRateLimiter } from '../src/platform/http/rate-limits.ts';
-import { caller, startWorld, type Answer, type Caller, type World } from '@releap/testing/world';
+import { caller, startWorld, type Answer, type Caller } from '@releap/testing/world';
 import { GatewayClient } from '@releap/testing/gateway-client';
 
-let world: World;
-before(async () => {
-  world = await startWorld({ rateLimits: { perKey: 5, perOrg: 12, perAddress: 3 } });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ rateLimits: { perKey: 5, perOrg: 12, perAddress: 3 } });
 
 const headersOf = (answer: Answer): (string | null)[] =>
   ['ratelimit-limit', 'ratelimit-remaining', 'retry-after'].map((name) => answer.headers.get(name));

@@ -1,31 +1,17 @@
 import assert from 'node:assert/strict';
 import { rename } from 'node:fs/promises';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newToken, RegistryList, RegistryRecord, type RootSource } from '@releap/contract';
 import { tablesWith } from '@releap/testing/inspect';
 import type { Assignment } from '@releap/testing/runner-messages';
 import { Compile } from 'typebox/compile';
 import { keyPath, testKeys } from '@releap/testing/keys';
-import {
-  create,
-  silent,
-  startWorld,
-  until,
-  waitFor,
-  type Caller,
-  type World,
-  refusalOf,
-} from '@releap/testing/world';
+import { create, silent, startWorld, until, waitFor, type Caller, refusalOf } from '@releap/testing/world';
 
 const file = keyPath();
 const keys = testKeys(file);
-let world: World;
-let call: Caller;
-before(async () => {
-  world = await startWorld({ keys });
-  call = world.call;
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ keys });
+const call = world.call;
 
 const login = { username: 'robot', password: 'a password' };
 const put = (host: string, body: object = {}, by: Caller = call) =>

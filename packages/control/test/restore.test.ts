@@ -1,6 +1,6 @@
 /** Sandboxes whose source is a snapshot: `POST /vms` with `{type: snapshot, name}`. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { toAssignment } from '@releap/testing/runner-messages';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import {
@@ -14,27 +14,19 @@ import {
   hosts,
   type Answer,
   type Created,
-  type ScriptedRunner,
-  type World,
 } from '@releap/testing/world';
 import { inspect, inspectSnapshot } from '@releap/testing/inspect';
 
-let world: World;
-let stage: Stage;
-let other: ScriptedRunner;
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world);
-  await world.database.pool.query(
-    `insert into global_regions (id, name) values ('west', 'West') on conflict do nothing;
-     insert into regions (id, name, global_region_id) values ('there', 'There', 'west');
-     update regions set global_region_id = 'west' where id = 'here'`,
-  );
-  // Emptier than the first in everything: without affinity it would be taken.
-  other = await world.runner({ facts: { cores: 64, mem_mib: 500_000, disk_mib: 900_000 }, ready: false });
-  await world.runner({ region: 'there', facts: { cores: 64, mem_mib: 500_000 } });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world);
+await world.database.pool.query(
+  `insert into global_regions (id, name) values ('west', 'West') on conflict do nothing;
+   insert into regions (id, name, global_region_id) values ('there', 'There', 'west');
+   update regions set global_region_id = 'west' where id = 'here'`,
+);
+// Emptier than the first in everything: without affinity it would be taken.
+const other = await world.runner({ facts: { cores: 64, mem_mib: 500_000, disk_mib: 900_000 }, ready: false });
+await world.runner({ region: 'there', facts: { cores: 64, mem_mib: 500_000 } });
 
 let count = 0;
 async function snapshot(vm: Created, kind: 'disk' | 'full'): Promise<{ id: string; name: string }> {

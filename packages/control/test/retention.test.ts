@@ -1,8 +1,7 @@
 /** Data that grows with time: partitions, and the purge of ended rows. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import type { Database } from '@releap/database';
 import { openFresh, quiet } from '@releap/testing/postgres';
 import { ledgerPartitions } from '../src/platform/retention/module.ts';
 import { dropPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
@@ -14,11 +13,7 @@ import { purgeEnded } from '../src/platform/retention/purge.ts';
 import { INVITATION_PURGE } from '../src/tenancy/management/module.ts';
 import { newOrg, newRunner, newSandbox, setStatus, specJson } from './support/billing.ts';
 
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(async () => database.close());
+const database = await openFresh();
 
 const DAYS = 30;
 const never = new AbortController().signal;

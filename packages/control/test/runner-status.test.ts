@@ -1,13 +1,9 @@
 /** What is stored of hosts: their connection, and whether they are ready. */
 import assert from 'node:assert/strict';
-import { after, before, it } from 'node:test';
-import { host, hosts, startWorld, until, type ScriptedRunner, type World } from '@releap/testing/world';
+import { it } from 'node:test';
+import { host, hosts, startWorld, until, type ScriptedRunner } from '@releap/testing/world';
 
-let world: World;
-before(async () => {
-  world = await startWorld();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
 
 /** Resolves when a statement with this text waits for a row. */
 const waiting = (text: string): Promise<void> =>

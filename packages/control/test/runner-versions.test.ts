@@ -1,23 +1,10 @@
 /** Runners of other versions with this control plane (docs/runner-protocol.md, 'Versions'). */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
-import {
-  create,
-  obedient,
-  silent,
-  startWorld,
-  until,
-  waitFor,
-  host,
-  type World,
-} from '@releap/testing/world';
+import { describe, it } from 'node:test';
+import { create, obedient, silent, startWorld, until, waitFor, host } from '@releap/testing/world';
 
-let world: World;
-before(async () => {
-  world = await startWorld();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
 
 const status = async (id: string): Promise<string> => (await world.call('GET', `/vms/${id}`)).body.status;
 

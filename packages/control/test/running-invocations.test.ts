@@ -1,8 +1,7 @@
 /** Invocations are charged while they run, and settled at their end: "function billing is per invocation duration". */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
-import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { until } from '@releap/testing/eventually';
 import { openFresh } from '@releap/testing/postgres';
@@ -20,11 +19,7 @@ import { recordFinished, type FinishedInvocation } from '../src/functions/invoca
 import { accounts, functionCost, newOrg, PRICES } from './support/billing.ts';
 import { finished, newFunction, type FunctionRow } from './support/functions.ts';
 
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(async () => database.close());
+const database = await openFresh();
 
 const record = (...rows: FinishedInvocation[]) => recordFinished(database.pool, PRICES, rows);
 const report = (...rows: RunningInvocation[]) => chargeRunning(database.pool, PRICES, rows);

@@ -6,26 +6,14 @@ import { copySecrets } from '../src/storage/secrets/placeholders.ts';
 import { eraseUnused } from '../src/storage/secrets/secrets.ts';
 import { inspect } from '@releap/testing/inspect';
 import { keyPath, testKeys } from '@releap/testing/keys';
-import {
-  create,
-  startWorld,
-  waitFor,
-  type Caller,
-  type ScriptedRunner,
-  type World,
-} from '@releap/testing/world';
+import { create, startWorld, waitFor, type ScriptedRunner, type World } from '@releap/testing/world';
 import { secretsOf } from './support/secrets.ts';
 
 const keys = testKeys(keyPath());
 const encryption = createEncryption(keys);
-let world: World;
-let call: Caller;
-before(async () => {
-  world = await startWorld({ keys });
-  call = world.call;
-  await world.runner();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ keys });
+const call = world.call;
+await world.runner();
 
 const { put, stored, envOf, lookUp } = secretsOf(() => world, encryption);
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { LIMITS, SandboxList, SandboxRecord, SANDBOX_STATUSES } from '@releap/contract';
@@ -12,23 +12,14 @@ import {
   waitFor,
   hosts,
   refusalOf,
-  type Caller,
   type Created,
-  type ScriptedRunner,
-  type World,
 } from '@releap/testing/world';
 import { GatewayClient } from '@releap/testing/gateway-client';
 import { inspect } from '@releap/testing/inspect';
 
-let world: World;
-let runner: ScriptedRunner;
-let stranger: Caller;
-before(async () => {
-  world = await startWorld();
-  runner = await world.runner();
-  stranger = await world.stranger();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+let runner = await world.runner();
+const stranger = await world.stranger();
 
 async function running(body: object = {}): Promise<Created> {
   const vm = await create(world.call, world, body);

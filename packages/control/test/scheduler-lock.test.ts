@@ -1,16 +1,11 @@
 /** The scheduler never waits for a row lock with the scheduler lock: one locked sandbox must not stop all placements. */
 import assert from 'node:assert/strict';
-import { after, before, it } from 'node:test';
-import { create, startWorld, waitFor, type Answer, type World } from '@releap/testing/world';
+import { it } from 'node:test';
+import { create, startWorld, waitFor, type Answer } from '@releap/testing/world';
 import { Stage } from './support/lifecycle.ts';
 
-let world: World;
-let stage: Stage;
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
 
 it('places others while a start, a resume, a fork or a placement waits for a locked sandbox, and does those when it is free', async () => {
   const [stopped, paused, source] = [await stage.stopped(), await stage.paused(), await stage.running()];

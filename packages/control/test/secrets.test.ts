@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { rename } from 'node:fs/promises';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newToken, SecretList, SecretRecord, tokenDigest } from '@releap/contract';
 import { pino } from 'pino';
 import { Compile } from 'typebox/compile';
@@ -11,31 +11,17 @@ import { ENCRYPTED_TABLES } from '../src/storage/secrets/encrypted-tables.ts';
 import { filesWith } from '@releap/testing/find-text';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { tablesWith } from '@releap/testing/inspect';
-import {
-  create,
-  quiet,
-  startWorld,
-  until,
-  waitFor,
-  sharedText,
-  type Caller,
-  type World,
-} from '@releap/testing/world';
+import { create, quiet, startWorld, until, waitFor, sharedText } from '@releap/testing/world';
 import { secretsOf } from './support/secrets.ts';
 
 const file = keyPath();
 const keys = testKeys(file);
 const encryption = createEncryption(keys);
 const lines: string[] = [];
-let world: World;
-let call: Caller;
-before(async () => {
-  const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) });
-  world = await startWorld({ keys, log });
-  call = world.call;
-  await world.runner();
-});
-after(async () => world[Symbol.asyncDispose]());
+const log = pino({ level: 'trace' }, { write: (line: string) => void lines.push(line) });
+const world = await startWorld({ keys, log });
+const call = world.call;
+await world.runner();
 
 const { put, stored, envOf, lookUp } = secretsOf(() => world, encryption);
 

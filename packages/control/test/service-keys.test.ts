@@ -1,8 +1,7 @@
 /** The keys that all servers of a deployment share, while servers have different key files. */
 import assert from 'node:assert/strict';
 import { copyFile, readFile, writeFile } from 'node:fs/promises';
-import { after, before, describe, it } from 'node:test';
-import type { Database } from '@releap/database';
+import { describe, it } from 'node:test';
 import { keyPath } from '@releap/testing/keys';
 import { openFresh, quiet } from '@releap/testing/postgres';
 import {
@@ -15,11 +14,7 @@ import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/platform/encry
 import { KeysUnavailableError } from '../src/platform/encryption/keys.ts';
 import { rewrapAll } from '../src/platform/encryption/rewrap.ts';
 
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(() => database[Symbol.asyncDispose]());
+const database = await openFresh();
 
 const encryptionOf = (file: string) => createEncryption(fileKeys(file, quiet));
 /** As a server that starts now. It reads a key again at each use. */

@@ -1,16 +1,12 @@
 /** Sandboxes that a part of the service owns: tenants of their project cannot list, reach or count them. */
 import assert from 'node:assert/strict';
-import { after, before, it } from 'node:test';
+import { it } from 'node:test';
 import { formatSandboxId, newToken, newUuid } from '@releap/contract';
 import { inspect } from '@releap/testing/inspect';
-import { create, REGION, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { create, REGION, startWorld, until, waitFor } from '@releap/testing/world';
 import { createSandbox } from '../src/compute/sandboxes/insert.ts';
 
-let world: World;
-before(async () => {
-  world = await startWorld();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
 
 async function ofService(): Promise<string> {
   const ids = { id: newUuid(), jobId: newUuid(), accessToken: newToken('sandbox') };

@@ -1,22 +1,16 @@
 /** Snapshots beside each other: turns and lineage, lists, deletion while others need them, several servers. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import type { Database } from '@releap/database';
 import type { QueryConfig, QueryResult } from 'pg';
 import { getSnapshot, listSnapshots } from '../src/compute/snapshots/queries.ts';
 import { obedientExcept, Stage } from './support/lifecycle.ts';
 import { Shots } from './support/snapshots.ts';
-import { CAPTURED, caller, create, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { CAPTURED, caller, create, startWorld, until, waitFor } from '@releap/testing/world';
 
-let world: World;
-let stage: Stage;
-let shots: Shots;
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
-  shots = new Shots(world, stage);
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
+const shots = new Shots(world, stage);
 
 describe('several snapshots of one sandbox', () => {
   it('descend from one another, are taken one after the other, and each knows its parent then', async () => {

@@ -1,12 +1,11 @@
 /** Random histories of the snapshots of one sandbox on a real PostgreSQL, with the table without SQL as the model. */
 import assert from 'node:assert/strict';
-import { after, before, it } from 'node:test';
+import { it } from 'node:test';
 import { ApiError } from '@releap/contract';
-import type { Database } from '@releap/database';
 import * as fc from 'fast-check';
 import { inspect, inspectSnapshots } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
-import { createSnapshot, type SnapshotContext } from '../src/compute/snapshots/create.ts';
+import { createSnapshot } from '../src/compute/snapshots/create.ts';
 import { deleteSnapshot } from '../src/compute/snapshots/delete.ts';
 import { createSnapshots } from '../src/compute/snapshots/snapshots.ts';
 import type { SnapshotRow } from '@releap/database';
@@ -19,22 +18,14 @@ import { quiet } from '@releap/testing/world';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { newOrg, newRunner, newSandbox } from './support/billing.ts';
 
-let database: Database;
-let projectId: string;
-let runnerId: string;
-let context: SnapshotContext;
-
-before(async () => {
-  database = await openFresh();
-  ({ projectId } = await newOrg(database));
-  runnerId = await newRunner(database);
-  context = {
-    database,
-    snapshots: createSnapshots({ database, log: quiet, onMoved: () => undefined }),
-    limits: { snapshotDeadlineMs: 600_000 },
-  };
-});
-after(async () => database[Symbol.asyncDispose]());
+const database = await openFresh();
+const { projectId } = await newOrg(database);
+const runnerId = await newRunner(database);
+const context = {
+  database,
+  snapshots: createSnapshots({ database, log: quiet, onMoved: () => undefined }),
+  limits: { snapshotDeadlineMs: 600_000 },
+};
 
 async function runningSandbox(): Promise<string> {
   const id = await newSandbox(database, projectId, { runnerId });

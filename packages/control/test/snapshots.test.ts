@@ -1,21 +1,15 @@
 /** Snapshots as clients and hosts see them: a test for every row of the specification. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { SANDBOX_STATUSES, SnapshotCreateResponse, SnapshotRecord } from '@releap/contract';
 import { Compile } from 'typebox/compile';
 import { Stage } from './support/lifecycle.ts';
 import { Shots } from './support/snapshots.ts';
-import { CAPTURED, CAPTURED_MEMORY, startWorld, until, waitFor, type World } from '@releap/testing/world';
+import { CAPTURED, CAPTURED_MEMORY, startWorld, until, waitFor } from '@releap/testing/world';
 
-let world: World;
-let stage: Stage;
-let shots: Shots;
-before(async () => {
-  world = await startWorld();
-  stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
-  shots = new Shots(world, stage);
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const stage = await Stage.on(world, { facts: { cores: 64, mem_mib: 500_000, disk_mib: 500_000 } });
+const shots = new Shots(world, stage);
 
 describe('POST /vms/:id/snapshots', () => {
   it('disk, the default, of a running sandbox: pending with job_id, then ready; the sandbox keeps running', async () => {

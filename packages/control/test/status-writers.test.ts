@@ -5,20 +5,16 @@
 import assert from 'node:assert/strict';
 import { globSync, readFileSync } from 'node:fs';
 import path from 'node:path';
-import { after, before, it } from 'node:test';
+import { it } from 'node:test';
 import { declaredStatements } from '@releap/database';
-import { startWorld, type World } from '@releap/testing/world';
+import { startWorld } from '@releap/testing/world';
 import { MACHINES } from '../scripts/render-lifecycle.ts';
 import { assigned } from '../src/platform/lifecycle/sql.ts';
 
 const SOURCE = path.resolve(import.meta.dirname, '../src');
 
-let world: World;
-before(async () => {
-  // A server declares the statements of its modules.
-  world = await startWorld();
-});
-after(() => world[Symbol.asyncDispose]());
+// A server declares the statements of its modules.
+const world = await startWorld();
 
 it('every column with statuses has a transition table, which names all of them', async () => {
   const { rows } = await world.database.pool.query<{ column: string; definition: string }>(

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { purgeOperatorAudit } from '../src/tenancy/operator/purge.ts';
 import { createHash, randomUUID } from 'node:crypto';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { GATEWAY_LINK_PATH, newUuid, RUNNER_LINK_PATH } from '@releap/contract';
 import { LINK_CLOSE, RUNNER_PROTOCOL } from '@releap/contract/runner';
 import {
@@ -24,26 +24,16 @@ import {
   waitFor,
   host,
   type Answer,
-  type Created,
-  type ScriptedRunner,
-  type World,
 } from '@releap/testing/world';
 import { WebSocket } from 'ws';
 
-let world: World;
+const world = await startWorld();
 /** Has the sandbox. */
-let victim: ScriptedRunner;
+const victim = await world.runner();
+const vm = await create(world.call, world, { env: { SECRET: 'of the victim' } });
+await waitFor(world.call, vm.id, 'running');
 /** Its credential is stolen. */
-let stolen: ScriptedRunner;
-let vm: Created;
-before(async () => {
-  world = await startWorld();
-  victim = await world.runner();
-  vm = await create(world.call, world, { env: { SECRET: 'of the victim' } });
-  await waitFor(world.call, vm.id, 'running');
-  stolen = await world.runner();
-});
-after(async () => world[Symbol.asyncDispose]());
+const stolen = await world.runner();
 
 /** Dials the link and says hello as `runnerId`. @returns the close code, or what came, as text */
 async function dial(

@@ -6,7 +6,7 @@ import 'reflect-metadata';
 import assert from 'node:assert/strict';
 import { existsSync, globSync } from 'node:fs';
 import path from 'node:path';
-import { after, before, it } from 'node:test';
+import { it } from 'node:test';
 import type { PoolClient } from 'pg';
 import { directStatements, observeStatements, type DefinedStatement } from './support/statements.ts';
 import { mayUse, wingOf } from './support/wings.ts';
@@ -15,8 +15,6 @@ import { EXCEPTIONS, INTERFACES, INTERNAL, SHARED, TABLES } from './table-rules.
 const SOURCE = path.resolve(import.meta.dirname, '../src');
 const observed = observeStatements();
 const { startWorld } = await import('@releap/testing/world');
-
-type World = Awaited<ReturnType<typeof startWorld>>;
 
 interface Relation {
   name: string;
@@ -31,30 +29,24 @@ const ownerOf = new Map(
 );
 const folderOf = ({ file }: DefinedStatement): string => path.dirname(file).split('/').slice(0, 2).join('/');
 
-let world: World;
-let statements: DefinedStatement[];
 let relations: Relation[];
+for (const file of globSync('**/*.ts', { cwd: SOURCE })) await import(path.join(SOURCE, file));
+// A server declares the rest.
+const world = await startWorld();
+const statements = [...observed(), ...directStatements()];
+({ rows: relations } = await world.database.pool.query<Relation>(
+  `select relname as name, coalesce(pg_partition_root(c.oid), c.oid)::regclass::text as root,
+          case relkind when 'v' then 'view' else 'table' end as kind,
+          (select array_agg(attname::text order by attnum) from pg_attribute
+            where attrelid = c.oid and attnum > 0 and not attisdropped) as columns
+     from pg_class c where relnamespace = 'public'::regnamespace and relkind in ('r', 'p', 'v')`,
+));
+for (const { name, root } of relations) {
+  const owner = ownerOf.get(root);
+  if (owner !== undefined) ownerOf.set(name, owner);
+}
 /** The first column of each table and view. */
-let keys: Map<string, string>;
-before(async () => {
-  for (const file of globSync('**/*.ts', { cwd: SOURCE })) await import(path.join(SOURCE, file));
-  // A server declares the rest.
-  world = await startWorld();
-  statements = [...observed(), ...directStatements()];
-  ({ rows: relations } = await world.database.pool.query<Relation>(
-    `select relname as name, coalesce(pg_partition_root(c.oid), c.oid)::regclass::text as root,
-            case relkind when 'v' then 'view' else 'table' end as kind,
-            (select array_agg(attname::text order by attnum) from pg_attribute
-              where attrelid = c.oid and attnum > 0 and not attisdropped) as columns
-       from pg_class c where relnamespace = 'public'::regnamespace and relkind in ('r', 'p', 'v')`,
-  ));
-  for (const { name, root } of relations) {
-    const owner = ownerOf.get(root);
-    if (owner !== undefined) ownerOf.set(name, owner);
-  }
-  keys = new Map(relations.map(({ name, columns: [key] }) => [name, key]));
-});
-after(() => world[Symbol.asyncDispose]());
+const keys = new Map(relations.map(({ name, columns: [key] }) => [name, key]));
 
 it('every table has one owner, and so has every view and every function that may write', async () => {
   const named = (wanted: Relation['kind']): string[] =>

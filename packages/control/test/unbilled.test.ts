@@ -1,7 +1,6 @@
 /** Hourly entries, limits by the minute; and meters that cannot be charged. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
-import type { Database } from '@releap/database';
+import { describe, it } from 'node:test';
 import { inspectLedger, inspectMeters } from '@releap/testing/inspect';
 import { openFresh } from '@releap/testing/postgres';
 import { chargeMeters } from '../src/tenancy/billing/charge-meters.ts';
@@ -10,11 +9,7 @@ import { accounts, charged, exactCost, newOrg, newSandbox, PRICES } from './supp
 
 const HOUR_MS = 3_600_000;
 const SIZE = { millicores: 16_000, memMib: 65_536, gpus: 0, spot: false };
-let database: Database;
-before(async () => {
-  database = await openFresh();
-});
-after(async () => database.close());
+const database = await openFresh();
 
 const grant = (orgId: string, amount: bigint): Promise<unknown> =>
   database.pool.query(`insert into credit_ledger (org_id, amount, kind) values ($1, $2, 'grant')`, [

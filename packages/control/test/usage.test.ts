@@ -1,17 +1,9 @@
 /** `GET /vms/:id/usage`, `/usage/history` and `/usage/report`, and what is stored of a runner's records. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import type { UsageHistory, UsageReport } from '@releap/contract';
 import type { UsagePiece } from '@releap/contract/runner';
-import {
-  create,
-  startWorld,
-  until,
-  waitFor,
-  type Created,
-  type ScriptedRunner,
-  type World,
-} from '@releap/testing/world';
+import { create, startWorld, until, waitFor, type Created } from '@releap/testing/world';
 import { readReport } from '../src/compute/usage/history.ts';
 import { usagePartitions } from '../src/compute/usage/module.ts';
 import { USAGE_SETTINGS } from '../src/compute/usage/settings.ts';
@@ -19,13 +11,8 @@ import { storeUsage } from '../src/compute/usage/store-usage.ts';
 import { dropPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
 import { quiet } from '@releap/testing/postgres';
 
-let world: World;
-let runner: ScriptedRunner;
-before(async () => {
-  world = await startWorld({ usage: { ...USAGE_SETTINGS, minuteDays: 7 } });
-  runner = await world.runner();
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld({ usage: { ...USAGE_SETTINGS, minuteDays: 7 } });
+const runner = await world.runner();
 
 const HOUR_MS = 3_600_000;
 /** A whole hour, two hours ago: all of its minutes are in the past. */

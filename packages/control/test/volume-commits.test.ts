@@ -2,32 +2,14 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid, type ApiError } from '@releap/contract';
 import { credentialOf } from '@releap/testing/credentials';
-import { host, lose, until, waitFor, type World } from '@releap/testing/world';
+import { host, lose, until, waitFor } from '@releap/testing/world';
 import { insertAttachments } from '../src/storage/volumes/attachments.ts';
-import {
-  digestOf,
-  packsOf,
-  removeSandboxes,
-  startVolumeHosts,
-  type Commit,
-  type SharedVolume,
-  type VolumeHost,
-  type VolumeHosts,
-} from './support/volume-host.ts';
+import { digestOf, packsOf, removeSandboxes, startVolumeHosts, type Commit } from './support/volume-host.ts';
 
-let hosts: VolumeHosts;
-let world: World;
-let a: VolumeHost;
-let b: VolumeHost;
-before(async () => {
-  hosts = await startVolumeHosts();
-  ({ world, a, b } = hosts);
-});
-after(async () => world[Symbol.asyncDispose]());
-const shared = (): Promise<SharedVolume> => hosts.shared();
+const { world, a, b, shared } = await startVolumeHosts();
 const detail = async (name: string) => (await world.call('GET', `/volumes/${name}`)).body;
 const remove = (...vms: string[]): Promise<void> => removeSandboxes(world, vms);
 

@@ -1,31 +1,14 @@
 /** Earlier commits of volumes, and commits on demand. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newUuid, VolumeManifest, type ApiError } from '@releap/contract';
-import { lose, until, type World } from '@releap/testing/world';
+import { lose, until } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
 import { createChangeNotifier } from '../src/platform/events/change-notifier.ts';
 import { requestCommit } from '../src/storage/volumes/commit-request.ts';
-import {
-  digestOf,
-  packsOf,
-  removeSandboxes,
-  startVolumeHosts,
-  type SharedVolume,
-  type VolumeHost,
-  type VolumeHosts,
-} from './support/volume-host.ts';
+import { digestOf, packsOf, removeSandboxes, startVolumeHosts } from './support/volume-host.ts';
 
-let hosts: VolumeHosts;
-let world: World;
-let a: VolumeHost;
-let b: VolumeHost;
-before(async () => {
-  hosts = await startVolumeHosts();
-  ({ world, a, b } = hosts);
-});
-after(async () => world[Symbol.asyncDispose]());
-const shared = (): Promise<SharedVolume> => hosts.shared();
+const { world, a, b, shared } = await startVolumeHosts();
 const remove = (...vms: string[]): Promise<void> => removeSandboxes(world, vms);
 const blobsOf = (id: string): Promise<string[]> => packsOf(world, id);
 

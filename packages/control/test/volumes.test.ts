@@ -1,16 +1,11 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { newToken, newUuid, VolumeDetail, VolumeList, VolumeRecord } from '@releap/contract';
-import { startWorld, until, type Answer, type Caller, type World } from '@releap/testing/world';
+import { startWorld, until, type Answer, type Caller } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
 
-let world: World;
-let call: Caller;
-before(async () => {
-  world = await startWorld();
-  call = world.call;
-});
-after(async () => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const call = world.call;
 
 const add = (body: object, by: Caller = call): Promise<Answer> => by('POST', '/volumes', body);
 const list = async (by: Caller, query = ''): Promise<VolumeList['volumes']> => {

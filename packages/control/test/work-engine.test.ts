@@ -3,9 +3,9 @@
  * clocks and repeat themselves, on one table.
  */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { describe, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { queryAll, type Database } from '@releap/database';
+import { queryAll } from '@releap/database';
 import { openFresh } from '@releap/testing/postgres';
 import { propertyRuns } from '@releap/testing/repetitions';
 import { until } from '@releap/testing/world';
@@ -57,18 +57,14 @@ const FINISH = PIECES.changing<{ id: number }>('finish', {
 });
 const REMOVE = PIECES.changing<{ id: number }>('remove', { returning: 'w.id' });
 
-let database: Database;
 let batches = 0;
-before(async () => {
-  database = await openFresh();
-  await database.pool.query(`
-    create table test_pieces (
-      batch integer, id integer, org text not null, status text not null default 'pending', attempt integer not null default 0,
-      lease_until timestamptz, run_after timestamptz not null default now(), queued_at timestamptz not null default clock_timestamp(),
-      primary key (batch, id));
-    create table test_ends (batch integer, id integer, attempt integer)`);
-});
-after(() => database.close());
+const database = await openFresh();
+await database.pool.query(`
+  create table test_pieces (
+    batch integer, id integer, org text not null, status text not null default 'pending', attempt integer not null default 0,
+    lease_until timestamptz, run_after timestamptz not null default now(), queued_at timestamptz not null default clock_timestamp(),
+    primary key (batch, id));
+  create table test_ends (batch integer, id integer, attempt integer)`);
 
 /** Adds so many pieces of each organization, one organization after another. @returns the batch */
 async function add(counts: Record<string, number>): Promise<number> {

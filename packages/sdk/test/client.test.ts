@@ -1,9 +1,9 @@
 /** The client against a real control plane and a runner that follows a script. */
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
-import { after, before, test } from 'node:test';
+import { test } from 'node:test';
 import { IDEMPOTENCY_HEADER, parseSandboxId } from '@releap/contract';
-import { type ScriptedRunner, startWorld, type World } from '@releap/testing/world';
+import { startWorld } from '@releap/testing/world';
 import {
   client,
   findSandbox,
@@ -15,13 +15,8 @@ import {
   waitUntilRunning,
 } from '../src/index.ts';
 
-let world: World;
-let runner: ScriptedRunner;
-before(async () => {
-  world = await startWorld();
-  runner = await world.runner();
-});
-after(() => world[Symbol.asyncDispose]());
+const world = await startWorld();
+const runner = await world.runner();
 
 function connect(options: Partial<Parameters<typeof client>[1]> = {}) {
   return client(operations, { baseUrl: world.url, credential: world.call.key, ...options });

@@ -11,6 +11,7 @@ import {
   type JWTHeaderParameters,
 } from 'jose';
 import type { ControlOptions, OidcOptions } from '@releap/control';
+import { endFirst } from './postgres.ts';
 import { caller, startWorld, type Caller, type World } from './world.ts';
 
 export const AUDIENCE = 'releap-tests';
@@ -139,6 +140,7 @@ export async function startSignedInWorld(
   oidc: Partial<OidcOptions> = {},
 ): Promise<SignedInWorld> {
   const issuer = await TestIssuer.start();
+  endFirst.defer(() => issuer.down());
   const world = await startWorld({
     oidc: { issuer: issuer.url, audience: AUDIENCE, coolDownMs: 200, ...oidc },
     ...options,

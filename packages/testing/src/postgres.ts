@@ -51,7 +51,7 @@ export function freshDatabase(): Promise<string> {
   return newDatabase({});
 }
 
-/** The same, opened. The caller closes it. */
+/** The same, opened until the end of the file. */
 export async function openFresh(): Promise<Database> {
-  return openDatabase({ url: await freshDatabase(), log: quiet });
+  return endFirst.use(openDatabase({ url: await freshDatabase(), log: quiet }));
 }

@@ -3,26 +3,19 @@ import assert from 'node:assert/strict';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { after, before } from 'node:test';
-import { type Project, type Service, startService } from '../world.ts';
+import { after } from 'node:test';
+import { type Project, startService } from '../world.ts';
 
-export let service: Service;
-export let folder: string;
-before(async () => {
-  service = await startService();
-  // No handler listens: versions stay pending until the tests say what trying them ends with.
-  service.runner.options.script = (assignment, runner) => {
-    runner.deaf.add(assignment.vm_id);
-    return service.scripts.script(assignment, runner);
-  };
-  folder = await mkdtemp(join(tmpdir(), 'rlp-fn-'));
-  await writeFile(join(folder, 'Dockerfile'), 'FROM busybox\nCOPY main.sh /main.sh\n');
-  await writeFile(join(folder, 'main.sh'), 'echo hi\n');
-});
-after(async () => {
-  await service[Symbol.asyncDispose]();
-  await rm(folder, { recursive: true, force: true });
-});
+export const service = await startService();
+// No handler listens: versions stay pending until the tests say what trying them ends with.
+service.runner.options.script = (assignment, runner) => {
+  runner.deaf.add(assignment.vm_id);
+  return service.scripts.script(assignment, runner);
+};
+export const folder = await mkdtemp(join(tmpdir(), 'rlp-fn-'));
+await writeFile(join(folder, 'Dockerfile'), 'FROM busybox\nCOPY main.sh /main.sh\n');
+await writeFile(join(folder, 'main.sh'), 'echo hi\n');
+after(() => rm(folder, { recursive: true, force: true }));
 
 export const query = async <Row extends object>(text: string, values: unknown[]): Promise<Row[]> =>
   (await service.world.database.pool.query<Row>(text, values)).rows;

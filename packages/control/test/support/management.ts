@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { startSignedInWorld, type Person, type SignedInWorld } from '@releap/testing/issuer';
+import { startSignedInWorld, type Person } from '@releap/testing/issuer';
 import type { Answer } from '@releap/testing/world';
 
 export const UNKNOWN = '00000000-0000-4000-8000-000000000000';
@@ -10,15 +10,8 @@ export function refused(answer: Answer, status: number, words = /./): void {
   assert.match(answer.body.error, words);
 }
 
-export interface People {
-  world: SignedInWorld;
-  owner: Person;
-  member: Person;
-  stranger: Person;
-}
-
 /** A world with three users, whose parts in an organization a test gives them. */
-export async function startPeople(): Promise<People> {
+export async function startPeople() {
   const world = await startSignedInWorld();
   const [owner, member, stranger] = (await Promise.all(
     ['owner', 'member', 'stranger'].map((name) => world.as(name)),

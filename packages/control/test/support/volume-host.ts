@@ -103,24 +103,8 @@ export class VolumeHost {
   }
 }
 
-export interface SharedVolume {
-  id: string;
-  name: string;
-  /** The sandboxes. */
-  vms: string[];
-}
-
-export interface VolumeHosts {
-  world: World;
-  a: VolumeHost;
-  /** Of the region `there`, so that tests choose the host. */
-  b: VolumeHost;
-  /** A new volume that both have mounted. */
-  shared(): Promise<SharedVolume>;
-}
-
-/** A world with two hosts that report of volumes only what tests say, and a region `old` without any. */
-export async function startVolumeHosts(): Promise<VolumeHosts> {
+/** A world with two hosts that report of volumes only what tests say, the second of the region `there`, and a region `old` without any. */
+export async function startVolumeHosts() {
   const world = await startWorld();
   await world.database.pool.query(`insert into regions (id, name) values ('there', 'There'), ('old', 'Old')`);
   const volume = (): void => undefined;
@@ -131,7 +115,8 @@ export async function startVolumeHosts(): Promise<VolumeHosts> {
     world,
     a,
     b,
-    async shared() {
+    /** A new volume that both have mounted, and the sandboxes. */
+    shared: async (): Promise<{ id: string; name: string; vms: string[] }> => {
       const name = `shared-${count++}`;
       const { body } = await world.call('POST', '/volumes', { name });
       const vms = [await a.mount(name), await b.mount(name, { region: 'there' })];
