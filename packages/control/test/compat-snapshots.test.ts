@@ -1,6 +1,6 @@
 /** The compatibility facade's snapshots, as its wire protocol writes them. */
 import assert from 'node:assert/strict';
-import { after, before, describe, it } from 'node:test';
+import { before, describe, it } from 'node:test';
 import { CompatSnapshot, COMPAT_PREFIX } from '@releap/contract';
 import type { BuildJob } from '@releap/testing/runner-messages';
 import {
@@ -11,24 +11,18 @@ import {
   waitFor,
   type Answer,
   type Caller,
-  type ScriptedRunner,
-  type World,
 } from '@releap/testing/world';
 import { Compile } from 'typebox/compile';
+import { refused } from './support/compat.ts';
 
-let world: World;
-let runner: ScriptedRunner;
 /** By the text of the Dockerfile; `registry` for a pull. */
 const jobs = new Map<string, BuildJob>();
-before(async () => {
-  world = await startWorld({ limits: { buildsPerProject: 1 } });
-  runner = await world.runner({
-    facts: { cores: 256, mem_mib: 1_000_000, disk_mib: 10_000_000 },
-    build: (job) => void jobs.set(keyOf(job), job),
-    snapshot: takesSnapshots,
-  });
+const world = await startWorld({ limits: { buildsPerProject: 1 } });
+const runner = await world.runner({
+  facts: { cores: 256, mem_mib: 1_000_000, disk_mib: 10_000_000 },
+  build: (job) => void jobs.set(keyOf(job), job),
+  snapshot: takesSnapshots,
 });
-after(async () => world[Symbol.asyncDispose]());
 
 function keyOf({ root }: BuildJob): string {
   return root.type === 'dockerfile' && 'text' in root.dockerfile ? root.dockerfile.text : root.type;
@@ -48,13 +42,6 @@ async function post(body: object): Promise<CompatSnapshot> {
 
 const get = async (name: string): Promise<CompatSnapshot> =>
   (await facade('GET', `/snapshots/${encodeURIComponent(name)}`)).body;
-
-async function refused(answer: Promise<Answer>, status: number): Promise<string> {
-  const { status: sent, body, text } = await answer;
-  assert.equal(sent, status, text);
-  assert.deepEqual([body.statusCode, body.error], [status, body.message]);
-  return body.message;
-}
 
 async function jobOf(key: string): Promise<BuildJob> {
   await until(() => jobs.has(key));
