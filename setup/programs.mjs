@@ -17,7 +17,10 @@ export const PROGRAMS = [
 ];
 /** Programs of tests with much of the service in them, that are started often. */
 export const TEST_PROGRAMS = [
+  'packages/control/test/support/metering-child.ts',
   'packages/control/test/support/server.ts',
+  'packages/control/test/support/volume-committer.ts',
+  'packages/control/test/support/worker-child.ts',
   'packages/runner/test/support/image-ensure.ts',
   'packages/runner/test/support/lifecycle-child.ts',
   'packages/runner/test/support/runner-child.ts',

@@ -7,10 +7,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before } from 'node:test';
 import { eventually } from '@releap/testing/eventually';
+import { programOf } from '@releap/testing/program';
 import { makeImagelessCache, REPO, Service } from '@releap/testing/service';
 
 export const SMALL = { image: 'busybox', cpu: 0.125, mem_mib: 256, scratch_mib: 64 };
 export const PATIENCE_MS = 400_000;
+const MAIN = programOf(join(REPO, 'packages/server/src/main.ts'));
 
 export interface Host {
   id: string;
@@ -106,7 +108,7 @@ class SecondHost {
 
   start(): void {
     this.#stopping = false;
-    const child = spawn(process.execPath, [join(REPO, 'packages/server/src/main.ts'), 'runner'], {
+    const child = spawn(process.execPath, ['--enable-source-maps', MAIN, 'runner'], {
       env: {
         ...process.env,
         RELEAP_HOME: this.home,

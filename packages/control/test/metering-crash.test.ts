@@ -7,6 +7,7 @@ import { after, before, it } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { openDatabase, type Database } from '@releap/database';
 import { freshDatabase } from '@releap/testing/postgres';
+import { programOf } from '@releap/testing/program';
 import { chargeMeters } from '../src/tenancy/billing/charge-meters.ts';
 import { accounts, charged, exactCost, newOrg, newSandbox, PRICES, setStatus } from './support/billing.ts';
 import { quiet } from '@releap/testing/world';
@@ -21,7 +22,7 @@ after(async () => database.close());
 
 const ROUNDS = 5;
 const SANDBOXES = 60;
-const CHILD = path.join(import.meta.dirname, 'support/metering-child.ts');
+const CHILD = programOf(path.join(import.meta.dirname, 'support/metering-child.ts'));
 
 it('metering that is killed repeatedly in the middle, beside grants and lifecycle changes, charges every microsecond once', async () => {
   const orgs = await Promise.all([newOrg(database), newOrg(database), newOrg(database)]);

@@ -10,6 +10,7 @@ import { text } from 'node:stream/consumers';
 import { newUuid, type ApiError } from '@releap/contract';
 import { openDatabase } from '@releap/database';
 import { freshDatabase } from '@releap/testing/postgres';
+import { programOf } from '@releap/testing/program';
 import { rounds } from '@releap/testing/repetitions';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { quiet } from '@releap/testing/world';
@@ -21,7 +22,7 @@ import { removeOldCommits } from '../src/storage/volumes/retention.ts';
 import { newOrg, newRunner } from './support/billing.ts';
 import type { Committed, TestRoot } from './support/volume-committer.ts';
 
-const CHILD = path.join(import.meta.dirname, 'support/volume-committer.ts');
+const CHILD = programOf(path.join(import.meta.dirname, 'support/volume-committer.ts'));
 /** Longer than an upload takes until a row names it, and short enough that the collector removes some. */
 const GRACE_MS = 1_000;
 
