@@ -1,4 +1,4 @@
-/** Functions and invocations as rows of the database, for tests below the API. */
+/** Functions and invocations as rows of the database, as a deploy and a gateway write them. */
 import { newUuid } from '@releap/contract';
 import type { Database } from '@releap/database';
 import type { FinishedInvocation } from '../../src/functions/invocations/store.ts';
@@ -13,42 +13,73 @@ export interface FunctionRow {
   memMib: number;
 }
 
+export interface VersionFields {
+  versionId?: string;
+  vcpus?: number;
+  memMib?: number;
+  scratchMib?: number;
+  handler?: string[];
+  maxInstances?: number | null;
+  env?: Record<string, string>;
+  state?: 'building' | 'pending' | 'published' | 'failed';
+  error?: string | null;
+  snapshotKind?: 'pre_entrypoint' | 'fn_ready';
+}
+
+export interface FunctionFields extends VersionFields {
+  name?: string;
+  /** Whether its version is the current one. */
+  current?: boolean;
+  public?: boolean;
+  tokenHash?: Buffer | null;
+}
+
 /** A function with one version that can serve. */
 export async function newFunction(
   database: Database,
   projectId: string,
-  options: { name?: string; vcpus?: number; memMib?: number } = {},
+  fields: FunctionFields = {},
 ): Promise<FunctionRow> {
-  const { name = `f-${newUuid().slice(0, 8)}`, vcpus = 1, memMib = 512 } = options;
   const [id, versionId] = [newUuid(), newUuid()];
+  const { name = `fn-${id.slice(0, 8)}`, vcpus = 1, memMib = 512 } = fields;
+  const { current = true, public: isPublic = false, tokenHash = null } = fields;
   await database.pool.query(
-    `insert into functions (id, project_id, name, region, latest_version, current_version) values ($1, $2, $3, $4, 1, 1)`,
-    [id, projectId, name, REGION],
+    `insert into functions (id, project_id, name, region, latest_version, current_version, public, token_hash)
+     values ($1, $2, $3, $4, 1, $5, $6, $7)`,
+    [id, projectId, name, REGION, current ? 1 : null, isPublic, tokenHash],
   );
-  await newVersion(database, { id, projectId }, { versionId, version: 1, vcpus, memMib });
+  await newVersion(database, { id, projectId }, { ...fields, versionId, version: 1 });
   return { id, projectId, name, versionId, vcpus, memMib };
 }
 
+/** @returns its id; it does not become current */
 export async function newVersion(
   database: Database,
   of: { id: string; projectId: string },
-  {
-    versionId = newUuid(),
-    version,
-    vcpus = 1,
-    memMib = 512,
-  }: {
-    versionId?: string;
-    version: number;
-    vcpus?: number;
-    memMib?: number;
-  },
+  fields: VersionFields & { version: number },
 ): Promise<string> {
+  const { versionId = newUuid(), version, vcpus = 1, memMib = 512, scratchMib = 512 } = fields;
+  const { handler = [], env = {}, state = 'published', snapshotKind = 'pre_entrypoint' } = fields;
   await database.pool.query(
-    `insert into function_versions (id, function_id, project_id, version, image_ref, root, handler, port, vcpus, mem_mib, scratch_mib, env,
-       snapshot_kind, timeout_s, scaledown_window_s, max_concurrency, template_state)
-     values ($1, $2, $3, $4, 'busybox', '{}', '[]', 8080, $5, $6, 512, '{}', 'pre_entrypoint', 300, 60, 1, 'published')`,
-    [versionId, of.id, of.projectId, version, vcpus, memMib],
+    `insert into function_versions (id, function_id, project_id, version, image_ref, root, handler, port, vcpus, mem_mib,
+       scratch_mib, env, snapshot_kind, timeout_s, scaledown_window_s, max_concurrency, max_instances, template_state, template_error)
+     values ($1, $2, $3, $4, 'busybox', $5, $6, 8080, $7, $8, $9, $10, $11, 300, 60, 1, $12, $13, $14)`,
+    [
+      versionId,
+      of.id,
+      of.projectId,
+      version,
+      state === 'building' ? null : JSON.stringify({ type: 'builtin', name: 'busybox' }),
+      JSON.stringify(handler),
+      vcpus,
+      memMib,
+      scratchMib,
+      JSON.stringify(env),
+      snapshotKind,
+      fields.maxInstances ?? null,
+      state,
+      fields.error ?? null,
+    ],
   );
   return versionId;
 }
