@@ -250,6 +250,9 @@ describe('DELETE /fns/:name', () => {
     await call('POST', '/fns', { name: 'stays', image: 'busybox' });
     const before = await revisionOf(call);
     const gone = await call('DELETE', '/fns/hello');
+    // At once: nothing holds the rows.
+    const [row] = await sql('select * from functions where id = $1', id);
+    const [version] = await sql('select * from function_versions where function_id = $1', id);
     assert.deepEqual([gone.status, gone.text], [204, '']);
     for (const name of ['hello', encodeURIComponent(`hello/${id}`)]) {
       for (const [method, path, body] of [
@@ -262,12 +265,10 @@ describe('DELETE /fns/:name', () => {
     }
     const names = (await call('GET', '/fns')).body.functions.map((one: { name: string }) => one.name);
     assert.deepEqual(names, ['stays']);
-    const [row] = await sql('select * from functions where id = $1', id);
     assert.deepEqual(
       [row.public, row.token_hash, row.current_version, Number(row.revision)],
       [false, null, null, before + 1],
     );
-    const [version] = await sql('select * from function_versions where function_id = $1', id);
     assert.deepEqual(
       [version.env, version.template_state, version.template_error],
       [{}, 'failed', 'its function was deleted'],
