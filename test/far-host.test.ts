@@ -20,7 +20,7 @@ import { eventually } from '@releap/testing/eventually';
 import { freePort } from '@releap/testing/ports';
 import { makeImagelessCache, REPO, Service } from '@releap/testing/service';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { isolateNetwork } from '../packages/runner/test/support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { inNamespace, RoutedNamespaces } from './support/routed-namespaces.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));

@@ -5,7 +5,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
-import { isolateNetwork } from '../../packages/runner/test/support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { createInternet } from '../../packages/runner/test/support/namespaces.ts';
 import { startNameServer } from '../../packages/runner/test/support/network-world.ts';
 import { SPEC } from '../../packages/runner/test/support/sandbox-spec.ts';

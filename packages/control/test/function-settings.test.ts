@@ -249,8 +249,14 @@ describe('DELETE /fns/:name', () => {
     await call('POST', '/fns/hello/public', { enabled: true, require_token: true });
     await call('POST', '/fns', { name: 'stays', image: 'busybox' });
     const before = await revisionOf(call);
+    // The function's row is not removed as long as an invocation names it.
+    await sql(
+      `insert into invocations (id, queued_at, project_id, function_id, source, status)
+       values (gen_random_uuid(), now(), $2, $1, 'map', 'succeeded')`,
+      id,
+      call.projectId,
+    );
     const gone = await call('DELETE', '/fns/hello');
-    // At once: nothing holds the rows.
     const [row] = await sql('select * from functions where id = $1', id);
     const [version] = await sql('select * from function_versions where function_id = $1', id);
     assert.deepEqual([gone.status, gone.text], [204, '']);
@@ -279,6 +285,7 @@ describe('DELETE /fns/:name', () => {
     assert.notEqual(again.body.function_id, id);
     // If its version was tried meanwhile: the row stays as long as that instance.
     await sql('delete from function_instances where function_id = $1', id);
+    await sql('delete from invocations where function_id = $1', id);
     await world.control.runTask('function-deletions');
     assert.deepEqual(
       await sql('select name from functions where project_id = $1 order by name', call.projectId),

@@ -10,7 +10,7 @@ import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
 import { sampleOf } from '@releap/testing/repetitions';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { copiersOf, RunnerProcess, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';

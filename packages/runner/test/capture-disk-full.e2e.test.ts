@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { run } from '../src/process/index.ts';
 import { eventually } from '@releap/testing/eventually';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';

@@ -18,7 +18,7 @@ import { QemuVm } from '../src/vmm/qemu/vm.ts';
 import { firstBefore } from './support/first-before.ts';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { copiersOf, vmFacts } from './support/runner-process.ts';
 import type { VmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';

@@ -6,7 +6,7 @@ import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { encodeFrame, FrameType } from '../src/guest/frames.ts';
 import type { GuestProcess } from '../src/guest/index.ts';
 import { FrameWriter } from '../src/guest/frame-writer.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 

@@ -6,7 +6,7 @@ import { pipeline } from 'node:stream/promises';
 import { after, before, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { TestRunner } from './support/sandboxes.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));

@@ -7,7 +7,7 @@ import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { placeSystemDisk, removeUnusedSystemDisks } from '../src/machine/system-disk.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';
 import { DEVICE_MODEL } from '../src/vmm/qemu/device-model.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { BUILD_DIR } from './support/machines.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { TestRunner } from './support/sandboxes.ts';

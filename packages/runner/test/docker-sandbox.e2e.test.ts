@@ -9,7 +9,7 @@ import { isNightly } from '@releap/testing/repetitions';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { installDocker, packagesOfDocker } from './support/docker-install.ts';
 import { ensureBuilderImage } from './support/dockerfile-builds.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 

@@ -28,7 +28,7 @@ import {
   startBuildVm,
   TEST_LIMITS,
 } from './support/dockerfile-builds.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { log, testMachines } from './support/machines.ts';
 
 // With the machine's network, which the namespace of the tests has not.

@@ -4,7 +4,7 @@ import { after, before, describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { vmFacts } from './support/runner-process.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';

@@ -9,7 +9,7 @@ import type { VmRecord } from '../src/machine/vm-folder.ts';
 import { writtenMemory } from '../src/memory/available-memory.ts';
 import { guestMemoryFile } from '../src/memory/guest-memory.ts';
 import { overheadMib } from '../src/vmm/tuning.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { vmFacts } from './support/runner-process.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { TestRunner } from './support/sandboxes.ts';

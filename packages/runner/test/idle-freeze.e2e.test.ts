@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { newUuid } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { SPEC } from './support/sandbox-spec.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 

@@ -9,7 +9,7 @@ import { LAYERS_KEPT, readChain } from '../src/disk/disk-chain.ts';
 import type { DiskChain } from '../src/disk/disk-chain.ts';
 import { eventually } from '@releap/testing/eventually';
 import { rounds } from '@releap/testing/repetitions';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { vmFacts } from './support/runner-process.ts';

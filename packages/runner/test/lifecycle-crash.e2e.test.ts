@@ -9,7 +9,7 @@ import { programOf } from '@releap/testing/program';
 import { sampleOf } from '@releap/testing/repetitions';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isAlive } from '../src/vmm/process-identity.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import type { Assignment } from '../src/reconcile/assignment.ts';

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { eventually } from '@releap/testing/eventually';
 import { COUNTER } from '@releap/testing/guest-programs';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { checkClock } from '../src/reconcile/check-clock.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import type { Observation } from '../src/reconcile/assignment.ts';

@@ -8,7 +8,7 @@ import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { RunningVm } from '../src/machine/index.ts';
 import { run } from '../src/process/index.ts';
 import { eventually } from '@releap/testing/eventually';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { vmFacts } from './support/runner-process.ts';
 import { assertClock, TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';

@@ -11,7 +11,7 @@ import { promisify } from 'node:util';
 import { isNightly } from '@releap/testing/repetitions';
 import { SECRET_VALUE as VALUE, secretPlaceholder, type SecretEgress } from '@releap/testing/secret-egress';
 import { buildGoProgram } from './support/go-program.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import type { Namespace } from './support/namespaces.ts';
 import { type SecretWorld, startSecretWorld } from './support/secret-world.ts';
 

@@ -3,7 +3,7 @@ import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { EgressDenial } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { NetworkWorld } from './support/network-world.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { type HelloOptions, clientHello } from '@releap/testing/client-hello';
 import { eventually } from '@releap/testing/eventually';
 import { run } from '../src/process/index.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import type { AgentAnswer, Namespace } from './support/namespaces.ts';
 import { NetworkWorld } from './support/network-world.ts';
 

@@ -9,7 +9,7 @@ import { eventually } from '@releap/testing/eventually';
 import { rounds } from '@releap/testing/repetitions';
 import dnsPacket from 'dns-packet';
 import { run } from '../src/process/index.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import type { Namespace } from './support/namespaces.ts';
 import { NetworkWorld } from './support/network-world.ts';
 

@@ -6,7 +6,7 @@ import { type HelloOptions, clientHello } from '@releap/testing/client-hello';
 import { eventually } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { feed, installGoProgram } from './support/go-program.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { createInternet, type Namespace } from './support/namespaces.ts';
 import { startNameServer } from './support/network-world.ts';
 import { SPEC } from './support/sandbox-spec.ts';

@@ -16,7 +16,7 @@ import { Network } from '../src/network/network.ts';
 import { identifyProcess, isAlive, killProcess } from '../src/vmm/process-identity.ts';
 import { SlotPool } from '../src/network/slot-pool.ts';
 import { firstBefore } from './support/first-before.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { NetworkWorld } from './support/network-world.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));

@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { eventually } from '@releap/testing/eventually';
 import { filesWith } from '@releap/testing/find-text';
 import { SECRET_NAME, SECRET_VALUE as VALUE, secretPlaceholder } from '@releap/testing/secret-egress';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import type { NetworkWorld } from './support/network-world.ts';
 import { type SecretWorld, startSecretWorld } from './support/secret-world.ts';
 

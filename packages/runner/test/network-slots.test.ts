@@ -4,6 +4,6 @@ import './network-slots/guests.ts';
 import './network-slots/policies.ts';
 import './network-slots/reuse.ts';
 import './network-slots/lifetime.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 
 isolateNetwork(fileURLToPath(import.meta.url));

@@ -15,7 +15,7 @@ import {
 } from '@releap/testing/secret-egress';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { feed, installGoProgram } from './support/go-program.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { createInternet } from './support/namespaces.ts';
 import { startNameServer } from './support/network-world.ts';
 import { SPEC } from './support/sandbox-spec.ts';

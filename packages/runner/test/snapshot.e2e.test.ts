@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import type { Origin, SandboxSpec } from '@releap/contract';
 import { COUNTER, COUNTS } from '@releap/testing/guest-programs';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import type { SnapshotAssignment } from '../src/reconcile/assignment.ts';

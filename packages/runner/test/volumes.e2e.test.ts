@@ -9,7 +9,7 @@ import { until } from '@releap/testing/eventually';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { isAlive, type ProcessIdentity } from '../src/vmm/process-identity.ts';
 import { BUILD_DIR } from './support/machines.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { vmFacts } from './support/runner-process.ts';
 import { TestRunner } from './support/sandboxes.ts';
 import { SPEC } from './support/sandbox-spec.ts';

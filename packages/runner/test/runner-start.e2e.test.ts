@@ -10,7 +10,7 @@ import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
 import { detectLayout } from '../src/cgroup/cgroup-files.ts';
 import type { RunnerOptions } from '../src/runner-options.ts';
 import { startRunner } from '../src/runner.ts';
-import { isolateNetwork } from './support/isolated-network.ts';
+import { isolateNetwork } from '@releap/testing/isolated-network';
 import { BUILD_DIR, log } from './support/machines.ts';
 
 isolateNetwork(fileURLToPath(import.meta.url));
