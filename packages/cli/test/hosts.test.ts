@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { chmod, mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
-import { OPERATOR_TOKEN } from '@releap/testing/credentials';
+import { joinAs, OPERATOR_TOKEN } from '@releap/testing/credentials';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { startWorld, until, hosts, type ScriptedRunner, type World } from '@releap/testing/world';
 import { home, type Home } from './home.ts';
@@ -369,19 +370,55 @@ describe('rlp host join-settings', () => {
     await using it = await operated({ keys: testKeys(keyPath()) });
     await writeFile(join(it.folder.path, 'join.token'), `${'j'.repeat(43)}\n`);
     const url = 'https://10.0.0.1:7072';
-    const settings = await host(it.folder, ['join-settings', '--control-url', url]);
-    assert.equal(settings.code, 0, settings.stderr);
-    assert.match(
-      settings.stdout,
-      new RegExp(
-        `^RELEAP_CONTROL_URL=${url}\nRELEAP_CONTROL_FINGERPRINT=[0-9a-f]{64}\nRELEAP_JOIN_TOKEN=j{43}\n$`,
-      ),
-    );
+    const printed = async (...args: string[]): Promise<string> => {
+      const settings = await host(it.folder, ['join-settings', '--control-url', url, ...args]);
+      assert.equal(settings.code, 0, settings.stderr);
+      const lines = new RegExp(
+        `^RELEAP_CONTROL_URL=${url}\nRELEAP_CONTROL_FINGERPRINT=[0-9a-f]{64}\nRELEAP_JOIN_TOKEN=(.+)\n$`,
+      ).exec(settings.stdout);
+      return lines?.[1] ?? assert.fail(settings.stdout);
+    };
+    assert.equal(await printed('--shared'), 'j'.repeat(43));
+    const token = await printed();
+    assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 200);
+    assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 401);
     const loopback = await host(it.folder, ['join-settings']);
     assert.deepEqual([loopback.code, loopback.stdout], [3, '']);
     assert.match(loopback.stderr, /RELEAP_INTERNAL_HOST/);
     assert.equal((await host(it.folder, ['join-settings', '--control-url', 'http://10.0.0.1:7072'])).code, 2);
     await rm(join(it.folder.path, 'join.token'));
-    assert.match((await host(it.folder, ['join-settings', '--control-url', url])).stderr, /no join token/);
+    const shared = await host(it.folder, ['join-settings', '--shared', '--control-url', url]);
+    assert.match(shared.stderr, /no join token/);
+  });
+});
+
+describe('rlp host join-token', () => {
+  test('creates one, which is listed without its secret, and revoked', async () => {
+    await using it = await operated();
+    const made = await host(it.folder, [
+      'join-token',
+      '--expires',
+      '2h',
+      '--uses',
+      '2',
+      '--name',
+      'two more',
+    ]);
+    assert.equal(made.code, 0, made.stderr);
+    const token = made.stdout.trim();
+    assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 200);
+    const list = (await host(it.folder, ['join-tokens'])).stdout;
+    assert.match(list, /two more +valid +1 of 2/);
+    assert.ok(!list.includes(token));
+    const listed = await host(it.folder, ['join-tokens', '--json']);
+    const [one] = JSON.parse(listed.stdout) as { id: string; created_at: string; expires_at: string }[];
+    assert.ok(one !== undefined);
+    assert.equal(Date.parse(one.expires_at) - Date.parse(one.created_at), 7_200_000);
+    const revoked = await host(it.folder, ['join-token-revoke', one.id]);
+    assert.deepEqual([revoked.code, revoked.stdout], [0, `${one.id}\n`]);
+    assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 401);
+    assert.match((await host(it.folder, ['join-tokens'])).stdout, /two more +revoked/);
+    assert.equal((await host(it.folder, ['join-token-revoke', 'nothing'])).code, 4);
+    assert.equal((await host(it.folder, ['join-token', '--uses', '0'])).code, 2);
   });
 });

@@ -151,7 +151,7 @@ describe('lists in pages', () => {
     );
   });
 
-  it('of the operator: hosts, grants, the ledger and the audit log', async () => {
+  it('of the operator: hosts, join tokens, grants, the ledger and the audit log', async () => {
     const { operator } = world;
     const { orgId } = await world.tenant(ada, 'ledger');
     for (const amount of ['1', '2', '3'])
@@ -162,6 +162,11 @@ describe('lists in pages', () => {
     const { id } = await world.runner();
     await until(async () => (await host(world, id))?.ready === true);
     assert.ok((await pagesOf(get, '/operator/hosts', 'hosts', 'last_seen_at')) >= 1);
+    await all(
+      operator,
+      ['a', 'b', 'c'].map((name) => ['POST', '/operator/join-tokens', { name }]),
+    );
+    assert.equal(await pagesOf(get, '/operator/join-tokens', 'join_tokens'), 3);
     // Its reads are entries too.
     const [newest] = (await get('/operator/audit')).body.entries as { created_at: string }[];
     const audit = `/operator/audit?before=${encodeURIComponent(newest?.created_at ?? '')}`;

@@ -4,6 +4,7 @@ import { describe, it } from 'node:test';
 import { newUuid } from '@releap/contract';
 import { openFresh, quiet } from '@releap/testing/postgres';
 import { ledgerPartitions } from '../src/platform/retention/module.ts';
+import { JOIN_TOKEN_PURGE } from '../src/platform/credentials/join-tokens.ts';
 import { dropPartitions, makePartitions } from '../src/platform/retention/partitions.ts';
 import { JOB_PURGE } from '../src/compute/jobs/module.ts';
 import { SANDBOX_PURGE } from '../src/compute/sandboxes/module.ts';
@@ -46,7 +47,7 @@ const snapshotOf = async (
   return id;
 };
 
-const PURGES = [SNAPSHOT_PURGE, SANDBOX_PURGE, JOB_PURGE, INVITATION_PURGE];
+const PURGES = [SNAPSHOT_PURGE, SANDBOX_PURGE, JOB_PURGE, INVITATION_PURGE, JOIN_TOKEN_PURGE];
 
 describe('the purge of ended rows', () => {
   it('removes deleted sandboxes after their time, with their placeholders, and keeps all others', async () => {
@@ -86,7 +87,7 @@ describe('the purge of ended rows', () => {
     assert.deepEqual(await purgeEnded(database, PURGES, DAYS, never), { snapshots: 1, sandboxes: 1 });
   });
 
-  it('removes finished jobs, past invitations and lost hosts that hold nothing, in bounded batches', async () => {
+  it('removes finished jobs, past invitations, expired join tokens and lost hosts that hold nothing, in bounded batches', async () => {
     const { projectId, orgId } = await newOrg(database);
     await database.pool.query(
       `insert into jobs (id, project_id, kind, status, finished_at)
@@ -107,12 +108,16 @@ describe('the purge of ended rows', () => {
        select gen_random_uuid(), $1, n::text, n::text, 'member', $2, now() - (n - 0.5) * interval '1 day' from generate_series(29, 32) n`,
       [orgId, user],
     );
+    await database.pool.query(
+      `insert into join_tokens (id, digest, uses, uses_left, expires_at)
+       select gen_random_uuid(), sha256(n::text::bytea), 1, 1, now() - (n - 0.5) * interval '1 day' from generate_series(28, 33) n`,
+    );
     const lost = await newRunner(database, new Date(Date.now() - (DAYS + 1) * 86_400_000));
     const kept = await newRunner(database, new Date(Date.now() - (DAYS + 1) * 86_400_000));
     await newSandbox(database, projectId, { runnerId: kept });
     await database.pool.query(`update runners set status = 'lost' where id = any($1)`, [[lost, kept]]);
     const removed = await purgeEnded(database, PURGES, DAYS, never, 4);
-    assert.deepEqual([removed['jobs'], removed['invitations']], [10, 2]);
+    assert.deepEqual([removed['jobs'], removed['invitations'], removed['join-tokens']], [10, 2, 3]);
     assert.equal(await purgeLostRunners(database, DAYS), 1);
     assert.deepEqual([await count('runners', lost), await count('runners', kept)], [0, 1]);
   });

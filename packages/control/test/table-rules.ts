@@ -7,7 +7,7 @@
 /** Tables by the folder whose statements write them. */
 export const TABLES: Readonly<Record<string, readonly string[]>> = {
   'platform/auth': ['api_keys', 'users'],
-  'platform/credentials': ['runner_credentials', 'runner_join_grants', 'service_keys'],
+  'platform/credentials': ['join_tokens', 'runner_credentials', 'runner_join_grants', 'service_keys'],
   'platform/events': ['control_servers'],
   'platform/idempotency': ['idempotency_keys'],
   'platform/lifecycle': ['jobs'],

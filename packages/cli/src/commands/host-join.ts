@@ -5,9 +5,16 @@ import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { openOperator } from '../operator.ts';
 import { isLoopback, readBootstrap, releapHome } from '../settings.ts';
-import { type Context, print, printJson } from '../terminal.ts';
+import { type Context, print, printJson, remark } from '../terminal.ts';
+import { makeJoinToken } from './join-tokens.ts';
 
-export async function joinSettings(context: Context, options: { controlUrl?: string }): Promise<number> {
+export interface JoinSettingsOptions {
+  controlUrl?: string;
+  /** The join token of the deployment instead of one for this machine. */
+  shared?: boolean;
+}
+
+export async function joinSettings(context: Context, options: JoinSettingsOptions): Promise<number> {
   const url = options.controlUrl ?? internalUrl(context);
   if (!/^https:\/\/[^\s/?#@]+\/?$/.test(url))
     throw usageError(`--control-url ${url} must be https://host:port`);
@@ -15,7 +22,7 @@ export async function joinSettings(context: Context, options: { controlUrl?: str
   const settings = {
     RELEAP_CONTROL_URL: url,
     RELEAP_CONTROL_FINGERPRINT: fingerprint,
-    RELEAP_JOIN_TOKEN: joinToken(context),
+    RELEAP_JOIN_TOKEN: options.shared ? sharedToken(context) : await newToken(context),
   };
   if (context.options.json) printJson(context, settings);
   else
@@ -42,7 +49,13 @@ function internalUrl({ terminal: { env } }: Context): string {
   return url.replace(/^http:/, 'https:');
 }
 
-function joinToken({ terminal: { env } }: Context): string {
+async function newToken(context: Context): Promise<string> {
+  const { token, expires_at } = await makeJoinToken(context, { name: 'rlp host join-settings' });
+  remark(context, `one host may join with it, until ${expires_at}`);
+  return token;
+}
+
+function sharedToken({ terminal: { env } }: Context): string {
   const path = join(releapHome(env), 'join.token');
   try {
     const token = env['RELEAP_JOIN_TOKEN'] || (readFileSync(path, 'utf8').trim().split(/\n/, 1)[0] ?? '');

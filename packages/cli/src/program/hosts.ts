@@ -83,10 +83,32 @@ export function hostCommands({ program, lazy }: Registration): void {
     .summary('print what a further machine joins with')
     .description(
       'Print the settings with which another machine joins as a host: the URL of the control plane, the fingerprint of its ' +
-        'authority, and the join token. They are lines of an environment file (docs/hosts.md).',
+        'authority, and a new join token, for one host and an hour. They are lines of an environment file (docs/hosts.md).',
     )
+    .option('--shared', 'print the join token of the deployment, which does not expire')
     .option('--control-url <url>', 'https:// URL of the internal listener, as that machine reaches it')
     .action(lazy(async () => (await import('../commands/host-join.ts')).joinSettings));
+
+  host
+    .command('join-token')
+    .summary('create a token with which a further machine joins')
+    .description(
+      'Create a token with which further machines join as hosts (RELEAP_JOIN_TOKEN of their runners), and print it. It is not ' +
+        'shown again.',
+    )
+    .option('--expires <duration>', 'how long it is accepted, from 60s to 720h (default: 1h)')
+    .option('--uses <number>', 'how many hosts may join with it (default: 1)')
+    .option('--name <text>', 'what it is for, shown in the list')
+    .action(lazy(async () => (await import('../commands/join-tokens.ts')).createToken));
+  host
+    .command('join-tokens')
+    .description('List the join tokens, without their secrets.')
+    .action(lazy(async () => (await import('../commands/join-tokens.ts')).listTokens));
+  host
+    .command('join-token-revoke')
+    .description('Revoke a join token. Hosts that have joined with it stay.')
+    .argument('<id>')
+    .action(lazy(async () => (await import('../commands/join-tokens.ts')).revokeToken));
 
   host
     .command('permit-join')

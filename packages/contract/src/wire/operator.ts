@@ -8,6 +8,12 @@ import {
   HostClassesRequest,
   operatorClassOperations,
 } from './compute/hardware-class.ts';
+import {
+  JoinTokenCreated,
+  JoinTokenList,
+  JoinTokenRequest,
+  operatorJoinTokenOperations,
+} from './compute/join-token.ts';
 import { OperatorGlobalRegion, OperatorRegion, operatorRegionOperations } from './compute/operator-region.ts';
 import { SandboxStatus } from './compute/sandbox-record.ts';
 import type { ApiResource, Operation } from './platform/operation.ts';
@@ -204,6 +210,7 @@ const onOrg = { tag: 'Credits', security: 'operator', params: OrgParams } as con
 export const operatorOperations = {
   ...operatorRegionOperations,
   ...operatorClassOperations,
+  ...operatorJoinTokenOperations,
   listHosts: {
     method: 'GET',
     path: '/operator/hosts',
@@ -403,6 +410,9 @@ export const operatorResource = {
     HostEvicted: HostEvictResponse,
     HostForgotten: HostForgetResponse,
     HostJoinPermission,
+    JoinTokenRequest,
+    JoinTokenCreated,
+    JoinTokenList,
     GrantRequest,
     Granted: GrantResponse,
     GrantList,

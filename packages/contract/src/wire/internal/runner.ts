@@ -9,7 +9,7 @@ import type { Operation } from '../platform/operation.ts';
 /** The path of the WebSocket that runners dial; see docs/runner-protocol.md. */
 export const RUNNER_LINK_PATH = '/internal/runners/link';
 
-/** `POST`, by a machine that becomes a runner, with the join token, its present credential or a permission to join. */
+/** `POST`, by a machine that becomes a runner, with a join token, its present credential or a permission to join. */
 export const RUNNER_JOIN_PATH = '/internal/runners/join';
 
 export const RunnerJoinRequest = Type.Object({
@@ -101,7 +101,7 @@ export const internalRunnerOperations = {
     tag: 'Runner',
     summary: 'Register the credential of a runner',
     description:
-      'With the join token if the runner is new, with its present credential to renew it, or with a permission of the ' +
+      'With a join token if the runner is new, with its present credential to renew it, or with a permission of the ' +
       'operator. The runner sends the digest of a credential that it has generated. Idempotent.',
     security: 'runner',
     body: RunnerJoinRequest,

@@ -117,6 +117,7 @@ export const ERROR_CODES = {
   invitation_not_found: final('There is no such pending invitation.', 404),
   invocation_not_found: final('There is no such invocation.', 404),
   job_not_found: final('There is no such job.', 404),
+  join_token_not_found: final('There is no such join token.', 404),
   log_not_found: final('There is no such log: nothing has written one yet, or it is not kept.', 404),
   member_not_found: final('The user is not a member of the organization.', 404),
   mount_not_found: final('The sandbox does not mount it.', 404),

@@ -51,6 +51,7 @@ const NAMED_BY: Readonly<Record<string, ErrorCode>> = {
   invitations: 'invitation_not_found',
   invocations: 'invocation_not_found',
   jobs: 'job_not_found',
+  'join-tokens': 'join_token_not_found',
   members: 'member_not_found',
   'object-store-mounts': 'mount_not_found',
   'object-stores': 'object_store_not_found',

@@ -84,4 +84,5 @@ export const LIST_CURSORS = {
   grants: cursorKind(31),
   operatorAudit: cursorKind(32),
   invocations: cursorKind(33),
+  joinTokens: cursorKind(34),
 } as const;

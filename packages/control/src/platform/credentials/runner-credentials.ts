@@ -1,12 +1,13 @@
 /**
- * Credentials of runners. A runner generates its credential and registers its digest under its own id: with the join
- * token if the id is new, with its present credential, or with the operator's permission for that id. The join token
- * alone never authorizes a known runner id.
+ * Credentials of runners. A runner generates its credential and registers its digest under its own id: with a join
+ * token if the id is new (that of the deployment, or one that the operator has created), with its present credential, or with the
+ * operator's permission for that id. A join token alone never authorizes a known runner id.
  */
 import { randomBytes } from 'node:crypto';
 import { conflict, newUuid, quote, tokenDigest, unauthorized } from '@releap/contract';
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
+import { findJoinToken, useJoinToken } from './join-tokens.ts';
 import { isIn, type TokenSet } from './token-set.ts';
 
 export interface RunnerIdentity {
@@ -20,7 +21,7 @@ export interface JoinRequest {
   runnerId: string;
   /** SHA-256 of the credential. */
   digest: Buffer;
-  /** What the runner authenticates with: the join token, its present credential, or the operator's permission. */
+  /** What the runner authenticates with: a join token, its present credential, or the operator's permission. */
   token: string | null;
 }
 
@@ -42,6 +43,7 @@ export interface RunnerCredentialsOptions {
   database: Database;
   /** Ends the connection of the host, in the transaction that revokes its credential. */
   endConnection: (on: Queryable, runnerId: string) => Promise<void>;
+  /** Of the deployment. */
   joinTokens: TokenSet;
   log: Logger;
 }
@@ -120,15 +122,19 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
       const refused = unauthorized('missing or invalid join token');
       if (token === null) throw refused;
       const own = await queryOne(database.pool, BY_DIGEST, [tokenDigest(token)]);
-      await database.transaction(async (client) => {
+      const joinTokenId = await database.transaction(async (client) => {
         await queryAll(client, LOCK, [runnerId]);
         const registered = await queryOne(client, BY_DIGEST, [digest]);
         const known = await queryOne(client, KNOWN, [runnerId]);
+        // The answer to an earlier request was lost.
+        const repeats = registered?.runner_id === runnerId && !registered.revoked;
+        const created = await findJoinToken(client, token);
         if (own !== undefined) {
           // The present credential: a renewal.
           if (own.revoked || own.runner_id !== runnerId) throw refused;
-        } else if (isIn(joinTokens, token)) {
-          const repeats = registered?.runner_id === runnerId && !registered.revoked;
+        } else if (created !== undefined || isIn(joinTokens, token)) {
+          // One that joins nobody is not used: the transaction ends with the refusal.
+          if (created !== undefined && !repeats) await useJoinToken(client, created);
           if ((known?.credentials === true || known?.row === true) && !repeats) {
             throw conflict(
               `runner ${quote(runnerId)} is already registered: it joins with its own credential, or with a token from ` +
@@ -140,12 +146,16 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
           throw refused;
         }
         if (registered !== undefined) {
-          if (registered.runner_id === runnerId && !registered.revoked) return;
+          if (repeats) return created;
           throw conflict('this credential was registered before: generate another one', 'name_exists');
         }
         await queryAll(client, INSERT, [newUuid(), runnerId, digest]);
+        return created;
       });
-      log.info({ runner: runnerId }, 'a runner has joined');
+      log.info(
+        { runner: runnerId, ...(joinTokenId !== undefined && { join_token_id: joinTokenId }) },
+        'a runner has joined',
+      );
     },
 
     async permitJoin(runnerId) {
