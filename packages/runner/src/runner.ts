@@ -339,6 +339,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       reconciler,
       network,
       memoryBudget: machines.memoryBudget,
+      oomKills: machines.oomKills,
       spaces,
       quarantines,
     }),

@@ -8,7 +8,7 @@ import { writtenMemory } from '../src/memory/available-memory.ts';
 import { guestSize } from '../src/template/machine-size.ts';
 import { overheadMib } from '../src/vmm/tuning.ts';
 import { isolateNetwork } from '@releap/testing/isolated-network';
-import { vmFacts } from './support/runner-process.ts';
+import { lowerMemoryLimit, vmFacts } from './support/runner-process.ts';
 import { SPEC } from './support/sandbox-spec.ts';
 import { TestRunner } from './support/sandboxes.ts';
 
@@ -21,6 +21,7 @@ const SMALL_HOLES_MIB = 8;
 const WHOLE = '31111111-2222-4333-8444-000000000001';
 const PART = '31111111-2222-4333-8444-000000000002';
 const CHILD = '31111111-2222-4333-8444-000000000003';
+const LOWERED = '31111111-2222-4333-8444-000000000004';
 const MORE = `dd if=/dev/zero of=/dev/null bs=${ASKED_MIB}M count=1 2>/dev/null; echo $?`;
 
 let runner: TestRunner;
@@ -88,4 +89,19 @@ it('a fork, and a sandbox that is resumed, have neither more nor less', async ()
     assert.equal(await runner.sh(vmId, MORE), '137\n');
     assert.equal(await runner.sh(vmId, 'echo alive'), 'alive\n');
   }
+});
+
+it('a VMM that reaches the limit of its control group is ended with the reason, and no other one', async () => {
+  runner.spec = { ...SPEC, persistent: false };
+  runner.want(LOWERED, 1, 'running');
+  await runner.reported(1, 'running', { of: LOWERED });
+  const { memoryBytes } = (await runner.machines.usage(LOWERED)) ?? assert.fail('it has no control group');
+  await lowerMemoryLimit(runner.home, LOWERED, memoryBytes + 16 * 2 ** 20);
+  const taking = runner.sh(LOWERED, MORE).catch(() => undefined);
+  const { error } = await runner.reported(1, 'failed', { of: LOWERED });
+  await taking;
+  assert.match(error ?? '', /^the micro-VM was ended because it used up its memory limit/);
+  const { sandbox, host, unknown } = runner.machines.oomKills.counts;
+  assert.deepEqual([sandbox + unknown, host], [1, 0]);
+  assert.equal(await runner.sh(WHOLE, 'echo alive'), 'alive\n');
 });

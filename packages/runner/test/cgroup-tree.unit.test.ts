@@ -15,6 +15,7 @@ import {
   weightOfAll,
 } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
+import { OomKills, parseOomEvents } from '../src/cgroup/oom-kills.ts';
 
 const LIMITS = { cpu: 0.5, cpuMax: 2, memoryMib: 256, pids: 100 };
 
@@ -105,6 +106,55 @@ describe('limits', () => {
     assert.equal(files(2, { ...LIMITS, cpu: 500 })['cpu.weight'], '10000');
     assert.equal(files(1, { ...LIMITS, cpu: 0.0001 })['cpu.shares'], '2');
     assert.equal(files(2, { ...LIMITS, cpuMax: 0.001 })['cpu.max'], '1000 20000');
+  });
+});
+
+describe('kills for memory', () => {
+  const V1 = 'oom_kill_disable 0\nunder_oom 0\noom_kill ';
+  const events = (oom: number, kills: number): string =>
+    `low 0\nhigh 0\nmax 9\noom ${oom}\noom_kill ${kills}\noom_group_kill ${kills}\n`;
+  /** Cgroups of which each has the events that a test writes down. */
+  const files = new Map<string, string>();
+  const oomKills = (): OomKills =>
+    new OomKills({
+      oomEvents: (name) => {
+        const text = files.get(name);
+        return text === undefined ? undefined : parseOomEvents(text);
+      },
+    });
+
+  it('are explained by the limit that was used up, once, and counted', () => {
+    const kills = oomKills();
+    for (const [version, before, after, limit] of [
+      ['2, its own', events(0, 0), events(1, 1), 'sandbox'],
+      ['2, its own, and some were killed before', events(3, 3), events(4, 5), 'sandbox'],
+      ['2, one above', events(0, 0), events(0, 1), 'host'],
+      ['2, one above, after its own', events(2, 2), events(2, 3), 'host'],
+      ['1, which does not say', `${V1}0\n`, `${V1}1\n`, 'unknown'],
+    ] as const) {
+      const former = { ...kills.counts };
+      files.set('vm', before);
+      const explain = kills.watch('vm');
+      assert.equal(explain(), undefined, version);
+      files.set('vm', after);
+      const reason = explain();
+      assert.match(reason ?? '', /^the micro-VM was ended because /, version);
+      assert.equal(/used up its memory limit/.test(reason ?? ''), limit !== 'host', version);
+      files.delete('vm');
+      assert.equal(explain(), reason, version);
+      assert.deepEqual(kills.counts, { ...former, [limit]: former[limit] + 1 }, version);
+    }
+  });
+
+  it('are none of a VMM that was killed otherwise, nor on a kernel that counts none', () => {
+    const kills = oomKills();
+    for (const text of [events(0, 0), events(7, 3), `${V1}2\n`, 'oom_kill_disable 0\nunder_oom 0\n']) {
+      files.set('vm', text);
+      assert.equal(kills.watch('vm')(), undefined);
+    }
+    files.delete('vm');
+    assert.equal(kills.watch('vm')(), undefined);
+    assert.deepEqual(kills.counts, { sandbox: 0, host: 0, unknown: 0 });
   });
 });
 
@@ -221,11 +271,19 @@ describe("a service's cgroups", () => {
       return child;
     };
     try {
+      const kills = new OomKills(tree);
       const one = once(await hold('one'), 'exit');
+      const explained = names.map((name) => kills.watch(name));
       while ((tree.usage('one')?.memoryBytes ?? 0) < 30 << 20)
         await new Promise((resolve) => setTimeout(resolve, 5));
       const other = once(await hold('other'), 'exit');
       assert.deepEqual(await Promise.race([one, other]), [null, 'SIGKILL']);
+      // Neither has reached a limit of its own.
+      const reasons = explained.flatMap((explain) => explain() ?? []);
+      assert.equal(reasons.length, 1);
+      assert.match(reasons[0] ?? '', /its host had no memory left/);
+      const limit = tree.layout.version === 2 ? 'host' : 'unknown';
+      assert.deepEqual(kills.counts, { sandbox: 0, host: 0, unknown: 0, [limit]: 1 });
     } finally {
       for (const name of names) await tree.destroy(name);
       await tree.close();
@@ -236,6 +294,9 @@ describe("a service's cgroups", () => {
     const tree = await CgroupTree.open(`/test/${randomBytes(8).toString('hex')}`);
     try {
       const procs = await tree.create('hog', { ...LIMITS, memoryMib: 32 });
+      await tree.create('neighbour', LIMITS);
+      const kills = new OomKills(tree);
+      const [explain, ofNeighbour] = [kills.watch('hog'), kills.watch('neighbour')];
       const hog = spawn(
         process.execPath,
         ['-e', "process.stdin.once('data', () => Buffer.alloc(200 << 20, 1))"],
@@ -247,10 +308,16 @@ describe("a service's cgroups", () => {
       for (const file of procs) await writeFile(file, String(hog.pid));
       assert.match(await readFile(procs[0] ?? '', 'utf8'), new RegExp(`^${hog.pid}$`, 'm'));
       hog.stdin.on('error', () => undefined);
+      assert.equal(explain(), undefined);
       hog.stdin.write('go');
       assert.equal(await exited, 'SIGKILL');
+      assert.match(explain() ?? '', /used up its memory limit/);
+      assert.equal(ofNeighbour(), undefined);
+      const limit = tree.layout.version === 2 ? 'sandbox' : 'unknown';
+      assert.deepEqual(kills.counts, { sandbox: 0, host: 0, unknown: 0, [limit]: 1 });
     } finally {
       await tree.destroy('hog');
+      await tree.destroy('neighbour');
       await tree.close();
     }
   });

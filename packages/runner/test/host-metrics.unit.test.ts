@@ -23,6 +23,7 @@ it('metrics of a host say what it has left and what went wrong, as it is now', a
     reconciler: { counts: { running: 3, frozen: 2, silent: 1 } },
     network: { counts },
     memoryBudget: { held: { mem_mib: 3, reclaimable_mib: 2 } },
+    oomKills: { counts: { sandbox: 2, host: 1, unknown: 0 } },
     spaces: [watch, unread] as unknown as SpaceWatch[],
     quarantines: { volume: { entries: [{}] } as unknown as Quarantine },
   });
@@ -35,6 +36,9 @@ it('metrics of a host say what it has left and what went wrong, as it is now', a
     'releap_firewall_restores_total 1',
     `releap_memory_held_bytes{kind="needed"} ${2 ** 20}`,
     `releap_memory_held_bytes{kind="reclaimable"} ${2 * 2 ** 20}`,
+    'releap_vmm_oom_kills_total{limit="sandbox"} 2',
+    'releap_vmm_oom_kills_total{limit="host"} 1',
+    'releap_vmm_oom_kills_total{limit="unknown"} 0',
     'releap_quarantine_items{kind="volume"} 1',
     'releap_disk_free_bytes{folder="/data"} 5',
     'releap_disk_free_inodes{folder="/data"} 7',

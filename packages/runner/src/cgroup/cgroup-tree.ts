@@ -13,6 +13,7 @@ import {
   weightOfAll,
 } from './cgroup-files.ts';
 import { readKernelFile } from './kernel-file.ts';
+import { type OomEvents, parseOomEvents } from './oom-kills.ts';
 import { REMOVE_WAIT_MS, removeFolder } from './remove-folder.ts';
 import { closeUnit } from './systemd-unit.ts';
 import { OF_UNIT, placeTree, removeTree, type TreePlace } from './tree-place.ts';
@@ -152,6 +153,13 @@ export class CgroupTree {
     }
     const stat = this.#read(name, 'cpu', 'cpu.stat');
     return stat === undefined ? undefined : Number(/^usage_usec (\d+)$/m.exec(stat)?.[1] ?? 0);
+  }
+
+  /** Kills for memory of processes in a cgroup, or undefined when there is none of that name. */
+  oomEvents(name: string): OomEvents | undefined {
+    const file = this.layout.version === 2 ? 'memory.events' : 'memory.oom_control';
+    const text = this.#read(name, 'memory', file);
+    return text === undefined ? undefined : parseOomEvents(text);
   }
 
   /** A hierarchy without the controller counts nothing. */

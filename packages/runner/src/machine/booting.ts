@@ -1,6 +1,7 @@
 import type { Logger } from 'pino';
 import type { CgroupLimits } from '../cgroup/cgroup-files.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import type { OomKills } from '../cgroup/oom-kills.ts';
 import type { Platform } from '../template/machine-size.ts';
 import type { Vm } from '../vmm/driver.ts';
 import type { Share } from '../volume/share-server.ts';
@@ -17,6 +18,7 @@ import type { VmFolders, VmRecord } from './vm-folder.ts';
 export interface BootingOptions {
   folders: VmFolders;
   cgroups: CgroupTree;
+  oomKills: OomKills;
   platform: () => Promise<Platform>;
   servers: ShareServers;
   /** Limits of the cgroup of a VM. */
@@ -50,7 +52,7 @@ export class Booting {
     clock: Stopwatch,
     prepare: Prepare,
   ): Promise<RestoredVm> {
-    const { folders, cgroups, servers, limits, log } = this.#options;
+    const { folders, cgroups, oomKills, servers, limits, log } = this.#options;
     const { vmId, slot, shape, cpu, shares } = options;
     const platform = await this.#options.platform();
     const { driver, hardware, vmm } = platform;
@@ -105,6 +107,7 @@ export class Booting {
         fileMaxMib: Math.max(fileMaxMib(source.diskMaxMib), shape.memMib),
         onConsole: options.onConsole,
         signal: options.signal,
+        explainKill: oomKills.watch(record.cgroup),
         log: log.child({ vm: vmId }),
       });
       clock.mark('start');

@@ -2,6 +2,7 @@ import type { Logger } from 'pino';
 import type { CgroupUsage } from '../cgroup/cgroup-files.ts';
 import type { CounterSource } from '../metering/counter-reader.ts';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import { OomKills } from '../cgroup/oom-kills.ts';
 import type { EmptyExt4Store } from '../disk/empty-ext4.ts';
 import { diskMib } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
@@ -54,6 +55,7 @@ export class Machines {
   readonly snapshots: SnapshotFolders;
   readonly memoryBudget = new MemoryBudget();
   readonly digests: Digests;
+  readonly oomKills: OomKills;
   readonly #folders: VmFolders;
   readonly #restoring: Restoring;
   readonly #booting: Booting;
@@ -65,12 +67,14 @@ export class Machines {
   constructor(options: MachinesOptions) {
     this.#folders = new VmFolders(options.folder);
     this.#cgroups = options.cgroups;
+    this.oomKills = new OomKills(options.cgroups);
     this.templates = options.templates;
     this.#ephemeral = new EphemeralDisks({ ...options, folders: this.#folders });
     this.#log = options.log;
     this.#restoring = new Restoring({
       folders: this.#folders,
       cgroups: options.cgroups,
+      oomKills: this.oomKills,
       platform: options.templates.platform,
       log: options.log,
     });
@@ -78,6 +82,7 @@ export class Machines {
     this.#booting = new Booting({
       folders: this.#folders,
       cgroups: options.cgroups,
+      oomKills: this.oomKills,
       platform: options.sharingPlatform,
       servers: this.#shares,
       limits: (facts, cpu) => this.#restoring.limits(facts, cpu),
@@ -185,6 +190,7 @@ export class Machines {
       dir: this.#folders.path(vmId),
       startedIn: record.startedIn,
       onConsole: options.onConsole,
+      explainKill: this.oomKills.watch(record.cgroup),
       log: this.#log.child({ vm: vmId }),
     });
     try {

@@ -2,6 +2,7 @@ import { copyFile, open, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
+import type { OomKills } from '../cgroup/oom-kills.ts';
 import type { VmDisks } from '../disk/vm-disks.ts';
 import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
@@ -90,12 +91,20 @@ export interface EmptyVm {
 export class Restoring {
   readonly #folders: VmFolders;
   readonly #cgroups: CgroupTree;
+  readonly #oomKills: OomKills;
   readonly #platform: Platform;
   readonly #log: Logger;
 
-  constructor(options: { folders: VmFolders; cgroups: CgroupTree; platform: Platform; log: Logger }) {
+  constructor(options: {
+    folders: VmFolders;
+    cgroups: CgroupTree;
+    oomKills: OomKills;
+    platform: Platform;
+    log: Logger;
+  }) {
     this.#folders = options.folders;
     this.#cgroups = options.cgroups;
+    this.#oomKills = options.oomKills;
     this.#platform = options.platform;
     this.#log = options.log;
   }
@@ -253,6 +262,7 @@ export class Restoring {
       cgroupProcs: parts.cgroupProcs,
       fileMaxMib: fileMaxMib(parts.diskMaxMib),
       onConsole,
+      explainKill: this.#oomKills.watch(record.cgroup),
       log: this.#log.child({ vm: vmId }),
     });
   }

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
 import { Counter, type Registry } from 'prom-client';
+import type { OomKills } from '../cgroup/oom-kills.ts';
 import type { SpaceWatch } from '../disk/space-watch.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
 import type { Network } from '../network/network.ts';
@@ -11,6 +12,7 @@ export interface HostMetricsSources {
   reconciler: Pick<Reconciler, 'counts'>;
   network: Pick<Network, 'counts'>;
   memoryBudget: Pick<MemoryBudget, 'held'>;
+  oomKills: Pick<OomKills, 'counts'>;
   spaces: readonly SpaceWatch[];
   quarantines: Readonly<Record<string, Quarantine>>;
 }
@@ -21,7 +23,7 @@ const MIB = 2 ** 20;
 
 /** Metrics of what a host has left for sandboxes, and of what goes wrong on it. docs/observability.md lists them. */
 export function hostMetrics(registry: Registry, sources: HostMetricsSources): void {
-  const { reconciler, network, memoryBudget, spaces, quarantines } = sources;
+  const { reconciler, network, memoryBudget, oomKills, spaces, quarantines } = sources;
   labelledGauge(
     registry,
     'releap_host_sandboxes',
@@ -69,6 +71,13 @@ export function hostMetrics(registry: Registry, sources: HostMetricsSources): vo
       const { mem_mib: held, reclaimable_mib: reclaimable } = memoryBudget.held;
       return { reclaimable: reclaimable * MIB, needed: (held - reclaimable) * MIB };
     },
+  );
+  labelledCounter(
+    registry,
+    'releap_vmm_oom_kills_total',
+    'How often the kernel has killed a VMM for memory',
+    'limit',
+    () => oomKills.counts,
   );
   labelledGauge(
     registry,

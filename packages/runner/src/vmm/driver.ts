@@ -117,8 +117,12 @@ export interface StartOptions {
   onConsole?: ((chunk: Buffer) => void) | undefined;
   /** Ends the wait for the VMM, which is then killed. */
   signal?: AbortSignal | undefined;
+  explainKill?: ExplainKill | undefined;
   log: Logger;
 }
+
+/** Asked when a VMM was killed: the reason for users, where the kernel did it. */
+export type ExplainKill = () => string | undefined;
 
 export interface AdoptOptions {
   identity: ProcessIdentity;
@@ -126,6 +130,7 @@ export interface AdoptOptions {
   /** Folder that it was started in; another one if the folder was renamed since. */
   startedIn: string;
   onConsole?: ((chunk: Buffer) => void) | undefined;
+  explainKill?: ExplainKill | undefined;
   log: Logger;
 }
 

@@ -25,6 +25,8 @@ export class FakeError {
 }
 
 export interface FakeVmm extends AsyncDisposable {
+  /** Has its socket, `qmp`, as the folder of a VM has. */
+  folder: string;
   qmp: QmpClient;
   disks: QemuDisks;
   /** All commands that it received, in order. */
@@ -64,6 +66,7 @@ export async function fakeVmm(answers: Answers): Promise<FakeVmm> {
   await new Promise<void>((resolve) => server.listen(path, resolve));
   const qmp = await QmpClient.connect(path);
   return {
+    folder,
     qmp,
     disks: new QemuDisks(qmp),
     commands,

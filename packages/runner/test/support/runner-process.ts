@@ -140,9 +140,7 @@ export async function vmFacts(home: string, vmId: string): Promise<VmFacts> {
   const { process: vmm } = JSON.parse(await readFile(join(home, 'vms', vmId, 'vm.json'), 'utf8'));
   const { pid } = vmm as { pid: number };
   const folder = await memoryCgroup(pid);
-  const limit = await readFile(join(folder, 'memory.max'), 'utf8').catch(() =>
-    readFile(join(folder, 'memory.limit_in_bytes'), 'utf8'),
-  );
+  const limit = await readFile(await limitPath(folder), 'utf8');
   const members = (await readFile(join(folder, 'cgroup.procs'), 'utf8'))
     .split('\n')
     .filter(Boolean)
@@ -150,6 +148,17 @@ export async function vmFacts(home: string, vmId: string): Promise<VmFacts> {
   const others = new Set([...members, ...(await childrenOf(pid))]);
   others.delete(pid);
   return { pid, others: [...others], memoryLimit: Number(limit) };
+}
+
+/** As if its VMM had been allowed less. */
+export async function lowerMemoryLimit(home: string, vmId: string, bytes: number): Promise<void> {
+  const { pid } = await vmFacts(home, vmId);
+  await writeFile(await limitPath(await memoryCgroup(pid)), String(bytes));
+}
+
+async function limitPath(cgroup: string): Promise<string> {
+  const names = await readdir(cgroup);
+  return join(cgroup, names.includes('memory.max') ? 'memory.max' : 'memory.limit_in_bytes');
 }
 
 async function memoryCgroup(pid: number): Promise<string> {

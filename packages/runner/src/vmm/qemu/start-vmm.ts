@@ -14,6 +14,9 @@ const OUTPUT_TAIL_BYTES = 2_000;
 /** sockaddr_un(7): 108 bytes with the terminator. */
 const SOCKET_PATH_MAX = 107;
 
+/** How a VMM has ended that the kernel, this process or a person has killed. */
+export const KILLED = 'signal SIGKILL';
+
 /** A VMM that was just started, and may still fail. */
 export interface StartedVmm {
   child: ChildProcess;

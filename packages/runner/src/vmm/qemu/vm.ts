@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { Logger } from 'pino';
 import { connectUnix } from '../connect-unix.ts';
 import { StateRefusedError } from '../driver.ts';
-import type { AdoptOptions, DeviceState, Jail, StartOptions, Vm } from '../driver.ts';
+import type { AdoptOptions, DeviceState, ExplainKill, Jail, StartOptions, Vm } from '../driver.ts';
 import { isAlive, killProcess } from '../process-identity.ts';
 import type { ProcessIdentity } from '../process-identity.ts';
 import { DEADLINES_MS } from '../tuning.ts';
@@ -13,7 +13,7 @@ import { QemuDisks } from './disks.ts';
 import { EnospcMonitor } from './enospc-monitor.ts';
 import { QmpClient } from './qmp.ts';
 import { StateFile } from './save-state.ts';
-import { lastOutput, startVmm } from './start-vmm.ts';
+import { KILLED, lastOutput, startVmm } from './start-vmm.ts';
 import { DESCRIPTORS } from './vmm-paths.ts';
 
 /** Interval of checks whether the process is alive, in addition to the end of its QMP connection. */
@@ -55,6 +55,7 @@ export class QemuVm implements Vm {
   #watch: NodeJS.Timeout | undefined;
   #detached = false;
   #ended: string | undefined;
+  #explainKill: ExplainKill | undefined;
   #isOwnChild = false;
   #isHandlingExit = false;
   /** Whether this object has stopped the guest, or is about to. */
@@ -106,6 +107,7 @@ export class QemuVm implements Vm {
       });
       const vm = new QemuVm(identity, qmp, dir, log);
       vm.#isOwnChild = true;
+      vm.#explainKill = options.explainKill;
       child.once('exit', () => {
         vm.#ended = fate.ended;
         void vm.#handleExit();
@@ -122,7 +124,7 @@ export class QemuVm implements Vm {
       await killProcess(identity, DEADLINES_MS.vmmKill);
       const said = await lastOutput(dir);
       throw new Error(
-        `the VMM did not start${fate.ended === undefined ? '' : ` (${fate.ended})`}: ${said || (error as Error).message}`,
+        `the VMM did not start${fate.ended === undefined ? '' : ` (${fate.ended})`}: ${options.explainKill?.() ?? (said || (error as Error).message)}`,
         { cause: error },
       );
     }
@@ -139,6 +141,7 @@ export class QemuVm implements Vm {
       alive: () => isAlive(identity),
     });
     const vm = new QemuVm(identity, qmp, dir, log);
+    vm.#explainKill = options.explainKill;
     try {
       vm.#onConsole = options.onConsole;
       await vm.#connectConsole();
@@ -324,6 +327,11 @@ export class QemuVm implements Vm {
     this.#console = socket;
   }
 
+  /** How one that was adopted has ended is not known. */
+  get #mayBeKilled(): boolean {
+    return this.#ended === undefined || this.#ended === KILLED;
+  }
+
   async #handleExit(): Promise<void> {
     if (this.#detached || this.#isHandlingExit) return;
     this.#isHandlingExit = true;
@@ -342,7 +350,9 @@ export class QemuVm implements Vm {
     }
     if (this.#detached) return;
     this.#exitReason =
-      this.#failure ?? `the micro-VM ended by itself${this.#ended === undefined ? '' : ` (${this.#ended})`}`;
+      this.#failure ??
+      (this.#mayBeKilled ? this.#explainKill?.() : undefined) ??
+      `the micro-VM ended by itself${this.#ended === undefined ? '' : ` (${this.#ended})`}`;
     this.#console?.destroy();
     this.qmp.close();
     const listeners = [...this.#exitListeners];

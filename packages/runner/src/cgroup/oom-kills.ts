@@ -1,0 +1,66 @@
+/** Processes that the kernel has killed for memory (the OOM killer), as it counts them in cgroups. */
+import type { CgroupTree } from './cgroup-tree.ts';
+
+/** Counted since a cgroup was made. */
+export interface OomEvents {
+  /** Processes in it that were killed, whichever limit was reached: its own, one of a parent, or the memory of the machine. */
+  kills: number;
+  /** How often its own limit was the reason to kill one. Undefined with version 1, which does not count that. */
+  ownLimit: number | undefined;
+}
+
+/** @param text of `memory.events`, or of `memory.oom_control` with version 1 */
+export function parseOomEvents(text: string): OomEvents {
+  const value = (key: string): number | undefined => {
+    const digits = new RegExp(`^${key} (\\d+)$`, 'm').exec(text)?.[1];
+    return digits === undefined ? undefined : Number(digits);
+  };
+  // Kernels before 4.13 count no kills.
+  return { kills: value('oom_kill') ?? 0, ownLimit: value('oom') };
+}
+
+/** What was used up. `host`: the memory that all sandboxes have together, or that of the machine. */
+export type OomLimit = 'sandbox' | 'host' | 'unknown';
+
+/**
+ * For users. Only the first one speaks of what the sandbox itself has used: a neighbour that uses up the memory of the host must not
+ * make another sandbox look like the cause.
+ */
+const REASONS: Readonly<Record<OomLimit, string>> = {
+  sandbox:
+    'the micro-VM was ended because it used up its memory limit: the memory that it asked for, and what its VMM needs for it',
+  host: 'the micro-VM was ended because its host had no memory left for sandboxes; spot sandboxes are ended first',
+  unknown:
+    'the micro-VM was ended because it used up its memory limit, or because its host had no memory left for sandboxes',
+};
+
+/** Tells why the kernel has killed VMMs for memory, and counts these. */
+export class OomKills {
+  readonly #cgroups: Pick<CgroupTree, 'oomEvents'>;
+  readonly #counts: Record<OomLimit, number> = { sandbox: 0, host: 0, unknown: 0 };
+
+  constructor(cgroups: Pick<CgroupTree, 'oomEvents'>) {
+    this.#cgroups = cgroups;
+  }
+
+  get counts(): Readonly<Record<OomLimit, number>> {
+    return this.#counts;
+  }
+
+  /**
+   * To be called before the VMM of a cgroup is started, or when it is adopted.
+   * @returns to be called when that VMM was killed, while there is its cgroup: the reason for users if the OOM killer did it. Idempotent
+   */
+  watch(cgroup: string): () => string | undefined {
+    const { kills = 0, ownLimit = 0 } = this.#cgroups.oomEvents(cgroup) ?? {};
+    let reason: string | undefined;
+    return () => {
+      if (reason !== undefined) return reason;
+      const now = this.#cgroups.oomEvents(cgroup);
+      if (now === undefined || now.kills <= kills) return undefined;
+      const limit = now.ownLimit === undefined ? 'unknown' : now.ownLimit > ownLimit ? 'sandbox' : 'host';
+      this.#counts[limit]++;
+      return (reason = REASONS[limit]);
+    };
+  }
+}
