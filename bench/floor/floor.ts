@@ -173,6 +173,7 @@ export async function describe(options: FloorOptions): Promise<FloorMachine> {
   const { state, layer, greeting, resizeTo } = begins;
   const command = vmmCommand(vmm.folder);
   return {
+    accelerator,
     slots,
     qemu: command.program,
     args: [...command.args, ...args],

@@ -20,6 +20,7 @@ import { Agent, ATTEMPT_DEADLINE_MS, connected, type Greeting } from './agent.ts
 
 /** All that is known before the clock starts. `{slot}` is replaced by the number of a guest. */
 export interface FloorMachine {
+  accelerator: 'kvm' | 'tcg';
   slots: number;
   qemu: string;
   args: string[];

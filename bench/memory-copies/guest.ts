@@ -14,6 +14,7 @@ import { childrenOf } from '@releap/testing/processes';
 import type { GuestMemory } from '../../packages/runner/src/memory/guest-memory.ts';
 import { copyMemoryFile } from '../../packages/runner/src/memory/memory-file.ts';
 import { Precopy } from '../../packages/runner/src/memory/precopy.ts';
+import { tuning } from '../../packages/runner/src/vmm/tuning.ts';
 import { QmpClient } from '../../packages/runner/src/vmm/qemu/qmp.ts';
 import { Agent, connected } from '../floor/agent.ts';
 import type { FloorMachine } from '../floor/restore.ts';
@@ -141,7 +142,7 @@ async function precopy(guest: Guest, { origin }: CopyRequest): Promise<{ frozen:
   await copyMemoryFile(origin, target);
   await using file = await open(target, 'r+');
   await using copy = await Precopy.begin(guest, memory, file.fd);
-  await copy.approach();
+  await copy.approach(tuning(machine.accelerator).precopy);
   const begun = performance.now();
   await qmp.execute('stop');
   await Promise.all([saveDevices(qmp), copy.take()]);

@@ -9,6 +9,9 @@ import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
 import type { GuestMemory } from '../src/memory/guest-memory.ts';
 import { applyPages, Precopy } from '../src/memory/precopy.ts';
+import { tuning } from '../src/vmm/tuning.ts';
+
+const LIMITS = tuning('tcg').precopy;
 
 /** Writes numbers into a megabyte of its memory as fast as it can, until it is stopped. */
 const WRITES = `$| = 1; my $m = "0" x (1 << 20); print "begun\\n";
@@ -91,7 +94,7 @@ describe('a copy of the memory of a process that writes to it until it is stoppe
           await using writer = await Writer.start();
           await using target = await emptyFile('target', writer.memory);
           await using precopy = await Precopy.begin(writer, writer.memory, target.fd);
-          assert.equal(await precopy.approach(), true);
+          assert.equal(await precopy.approach(LIMITS), true);
           await writer.stop();
           await precopy.take();
           assert.ok((await writer.content()).equals(await read(target)), 'a page is missing');
@@ -107,7 +110,7 @@ describe('a copy of the memory of a process that writes to it until it is stoppe
     await using base = await emptyFile('base', writer.memory);
     await using changes = await emptyFile('changes', writer.memory);
     let latest = await Precopy.begin(writer, writer.memory, base.fd);
-    await latest.approach();
+    await latest.approach(LIMITS);
     await writer.stop();
     await latest.take();
     await latest[Symbol.asyncDispose]();
@@ -115,7 +118,7 @@ describe('a copy of the memory of a process that writes to it until it is stoppe
       writer.continue();
       await using next: Precopy | undefined = await latest.follow(writer.memory, changes.fd);
       if (next === undefined) return context.skip('the kernel cannot track writes');
-      await next.approach();
+      await next.approach(LIMITS);
       await writer.stop();
       await next.take();
       latest = next;

@@ -25,6 +25,8 @@ import { failpoint } from '../failpoint.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import { cpuIdentity } from '../vmm/hardware.ts';
 import type { Hardware } from '../vmm/hardware.ts';
+import { tuning } from '../vmm/tuning.ts';
+import type { Tuning } from '../vmm/tuning.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
 import { shareSuspendImage } from './share-suspend-image.ts';
@@ -87,11 +89,13 @@ const BACKGROUND_NICENESS = 10;
 /** Captures running and paused sandboxes, as forks and as snapshots. */
 export class Captures {
   readonly #options: CapturesOptions;
+  readonly #tuning: Tuning;
   readonly #bases: ForkMemoryCache;
 
   constructor(options: CapturesOptions) {
     this.#options = options;
-    this.#bases = new ForkMemoryCache(options.memoryBudget);
+    this.#tuning = tuning(options.platform.accelerator);
+    this.#bases = new ForkMemoryCache(options.memoryBudget, this.#tuning.fork);
   }
 
   /**
@@ -113,6 +117,7 @@ export class Captures {
     const options = {
       ...this.#checkpointOptions(source, record, 'fork'),
       precopy: async (memory: GuestMemory) => await (await preparing).precopy(memory),
+      tuning: this.#tuning.precopy,
     };
     const taking = takeCheckpoint(options, statePath);
     const [prepared, checkpoint] = await allSettled([preparing, taking]).catch(async (error: unknown) => {
@@ -253,6 +258,7 @@ export class Captures {
       {
         ...this.#checkpointOptions(source, record, 'snapshot'),
         precopy: async (memory) => await Precopy.begin(running.vm, memory, file.fd),
+        tuning: this.#tuning.precopy,
       },
       suspendImage.state,
     );

@@ -4,6 +4,7 @@ import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import type { Precopy } from '../memory/precopy.ts';
 import { failpoint } from '../failpoint.ts';
+import type { PrecopyTuning } from '../vmm/tuning.ts';
 import type { RunningVm } from './boot-options.ts';
 import { allSettled } from './all-settled.ts';
 import { checkGuestHasSpace } from './guest-space.ts';
@@ -41,6 +42,8 @@ export interface SourceOptions {
 export interface CheckpointOptions extends SourceOptions {
   /** Copies most of its memory while the guest runs. */
   precopy: (memory: GuestMemory) => Promise<Precopy>;
+  /** When to pause the guest. */
+  tuning: PrecopyTuning;
 }
 
 /** The state of a guest at one point in time, while the guest continues. */
@@ -59,7 +62,7 @@ export interface Checkpoint {
  * @throws when the capture fails; the guest continues in any case
  */
 export async function takeCheckpoint(options: CheckpointOptions, statePath: string): Promise<Checkpoint> {
-  const { running, record, jail, persistent, hold, precopy, operation } = options;
+  const { running, record, jail, persistent, hold, precopy, tuning, operation } = options;
   const { vm } = running;
   const chain = await diskOf(options);
   await using prepared = new AsyncDisposableStack();
@@ -72,7 +75,7 @@ export async function takeCheckpoint(options: CheckpointOptions, statePath: stri
     // `stop` flushes the guest's disk. Most of it is flushed now, while the guest runs.
     flushTop(chain),
   ]);
-  await copy.approach();
+  await copy.approach(tuning);
   // The last step before the freeze, so that its code is still in the caches.
   await hold.warmUp();
   failpoint(`${operation}:prepared`);

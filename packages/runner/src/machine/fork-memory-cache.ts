@@ -9,15 +9,11 @@ import { SealedMemory } from '../memory/sealed-memory.ts';
 import { SharedMemory } from '../memory/shared-memory.ts';
 import type { MemoryShare } from '../memory/shared-memory.ts';
 import type { Vm } from '../vmm/driver.ts';
+import type { ForkTuning } from '../vmm/tuning.ts';
 import { mibOf } from './restoring.ts';
 import { hardwareOf, vmmVersionOf } from './vm-folder.ts';
 import type { VmRecord } from './vm-folder.ts';
 import type { WantedVmm, WarmVmm } from './warm-vm.ts';
-
-/** A source that has written more than this since the cached memory is copied anew, and later children share that copy. */
-const DELTA_MOST_BYTES = 24 * 1024 * 1024;
-/** How long memory is cached after the last fork. Running children hold a reference of their own. */
-const HELD_MS = 5 * 60_000;
 
 /** Takes a waiting VMM out of its pool; undefined when none waits. */
 export type TakeVmm = (wanted: WantedVmm) => WarmVmm | undefined;
@@ -71,10 +67,12 @@ export interface PreparedMemory {
  */
 export class ForkMemoryCache {
   readonly #budget: MemoryBudget;
+  readonly #tuning: ForkTuning;
   readonly #bases = new Map<string, Base>();
 
-  constructor(budget: MemoryBudget) {
+  constructor(budget: MemoryBudget, tuning: ForkTuning) {
     this.#budget = budget;
+    this.#tuning = tuning;
   }
 
   /**
@@ -106,7 +104,7 @@ export class ForkMemoryCache {
     const copy = await latest.follow(await findGuestMemory(vm.identity.pid, bytesOf(record)), changes.fd);
     if (copy === undefined) return undefined;
     unused.use(copy);
-    if ((await sizeOf(changes.fd)) + (await copy.count()) > DELTA_MOST_BYTES) return undefined;
+    if ((await sizeOf(changes.fd)) + (await copy.count()) > this.#tuning.changesMaxBytes) return undefined;
     const used = unused.move();
     return {
       precopy: async () => await Promise.resolve(copy),
@@ -134,7 +132,7 @@ export class ForkMemoryCache {
   async #changesOf(base: Base, { vmId, project, record }: ForkedVm): Promise<MemoryShare> {
     if (base.changes === undefined) {
       const owner = { origin: vmId, project };
-      const grant = await this.#budget.admit('a fork of this sandbox', owner, DELTA_MOST_BYTES);
+      const grant = await this.#budget.admit('a fork of this sandbox', owner, this.#tuning.changesMaxBytes);
       const { memory, abandon } = await SealedMemory.begin(bytesOf(record)).catch((error: unknown) => {
         grant[Symbol.dispose]();
         throw error;
@@ -174,7 +172,7 @@ export class ForkMemoryCache {
       }
       grant.used();
       grant.isSpare(() => this.forget(vmId));
-      const timer = setTimeout(() => this.forget(vmId), HELD_MS).unref();
+      const timer = setTimeout(() => this.forget(vmId), this.#tuning.heldMs).unref();
       this.#bases.set(vmId, { vm, memory, held, grant, timer, latest: copy });
       return {};
     };

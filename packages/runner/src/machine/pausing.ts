@@ -7,6 +7,7 @@ import { failpoint } from '../failpoint.ts';
 import type { Platform } from '../template/machine-size.ts';
 import type { DeviceState, Jail } from '../vmm/driver.ts';
 import type { Hardware } from '../vmm/hardware.ts';
+import { tuning } from '../vmm/tuning.ts';
 import { isOwnMemory } from './mapped-memory.ts';
 import type { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
@@ -64,7 +65,7 @@ export class Pausing implements AsyncDisposable {
 
   /** @throws when there is no space; nothing is left then, and the guest is not affected */
   static async begin(options: PausingOptions): Promise<Pausing> {
-    const { running, record, image, log } = options;
+    const { running, record, image, platform, log } = options;
     const { pid } = running.vm.identity;
     const memory = await findGuestMemory(pid, record.shape.memMib * 1024 * 1024);
     const next = (await isOwnMemory(pid, image.memory, options.folder)) ? undefined : image.next;
@@ -82,7 +83,7 @@ export class Pausing implements AsyncDisposable {
             log.warn({ err: error }, 'no pre-copy of the memory of a VM that is paused'),
         }),
       );
-      await copy.approach();
+      await copy.approach(tuning(platform.accelerator).precopy);
       stopwatch.mark('precopied');
       return new Pausing(options, { copy, state, next, stopwatch }, unfinished.move());
     } catch (error) {

@@ -1,10 +1,8 @@
 import { HOSTD } from '../host/hostd.ts';
 import { run } from '../process/index.ts';
+import { DEADLINES_MS } from '../vmm/tuning.ts';
 import { guestMemoryFile } from './guest-memory.ts';
 import type { GuestMemory } from './guest-memory.ts';
-
-/** On a busy host; it takes a few milliseconds. */
-const DEADLINE_MS = 30_000;
 
 /**
  * Replaces the holes of the file that a VMM maps as the memory of its guest, which has not run yet, by anonymous memory. A page
@@ -14,7 +12,9 @@ const DEADLINE_MS = 30_000;
  */
 export async function mapHoles({ pid, address, bytes }: GuestMemory): Promise<number> {
   const place = [pid, address, bytes].map(String);
-  const output = await run(HOSTD, ['holes', ...place, guestMemoryFile(pid)], { deadlineMs: DEADLINE_MS });
+  const output = await run(HOSTD, ['holes', ...place, guestMemoryFile(pid)], {
+    deadlineMs: DEADLINES_MS.mapHoles,
+  });
   const rest = Number(output);
   if (!Number.isSafeInteger(rest)) throw new Error(`hostd printed ${JSON.stringify(output)}`);
   return rest;

@@ -2,8 +2,7 @@ import { rm } from 'node:fs/promises';
 import { DiskFullError } from '../disk/check-space.ts';
 import { ProcessError, run } from '../process/index.ts';
 import { HOSTD } from '../host/hostd.ts';
-
-const COPY_DEADLINE_MS = 120_000;
+import { DEADLINES_MS } from '../vmm/tuning.ts';
 
 /**
  * Copies the data of a sparse memory file: as a reflink where the file system supports it, else about 3 GB/s.
@@ -12,7 +11,7 @@ const COPY_DEADLINE_MS = 120_000;
 export async function copyMemoryFile(source: string, target: string, niceness = 0): Promise<void> {
   await rm(target, { force: true });
   await run('nice', ['-n', String(niceness), HOSTD, 'copy', source, target], {
-    deadlineMs: COPY_DEADLINE_MS,
+    deadlineMs: DEADLINES_MS.copyMemory,
   });
 }
 

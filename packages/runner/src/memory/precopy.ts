@@ -1,20 +1,8 @@
 import { HOSTD, HostdProcess } from '../host/hostd.ts';
 import { run } from '../process/index.ts';
+import { DEADLINES_MS, SLOWEST_COPY_BYTES_A_MS } from '../vmm/tuning.ts';
+import type { PrecopyTuning } from '../vmm/tuning.ts';
 import type { GuestMemory } from './guest-memory.ts';
-
-const READY_DEADLINE_MS = 15_000;
-/** Of one round, in addition to the time that the memory takes at `SLOWEST_BYTES_A_MS`. */
-const COPY_DEADLINE_MS = 120_000;
-/** Of the last round of a guest whose writes are tracked, while it is paused. */
-const LAST_DEADLINE_MS = 30_000;
-/** On a host that is busy and a disk that is slow. */
-const SLOWEST_BYTES_A_MS = 100_000;
-/** Of all rounds of `approach`. */
-const APPROACH_LIMIT_MS = 30_000;
-/** The guest is paused once the dirty pages are at most this much: they are copied in a few milliseconds. */
-const REST_BYTES = 4 * 1024 * 1024;
-/** A round that leaves more than this share of the previous one is the last: the guest writes as fast as it is copied. */
-const CONVERGES = 3 / 4;
 
 interface PrecopyOptions {
   /** Called with the reason when the VMM cannot be traced; nothing is copied then until the guest is paused. */
@@ -47,7 +35,7 @@ export class Precopy implements AsyncDisposable {
     const path = `/proc/${process.pid}/fd/${target}`;
     const place = [pid, address, bytes].map(String);
     this.#helper = new HostdProcess('precopy', [...place, path, ...(tracked ? [] : ['untracked'])]);
-    this.#roundMs = COPY_DEADLINE_MS + bytes / SLOWEST_BYTES_A_MS;
+    this.#roundMs = DEADLINES_MS.precopyRound + bytes / SLOWEST_COPY_BYTES_A_MS;
   }
 
   /**
@@ -95,7 +83,7 @@ export class Precopy implements AsyncDisposable {
     // Whatever becomes of it, it may have reset what the kernel has tracked.
     Precopy.#latest.set(vm, precopy);
     try {
-      precopy.#isTracked = (await precopy.#helper.line(READY_DEADLINE_MS)) === 'tracked';
+      precopy.#isTracked = (await precopy.#helper.line(DEADLINES_MS.precopyStart)) === 'tracked';
       return precopy;
     } catch (error) {
       await precopy[Symbol.asyncDispose]();
@@ -109,12 +97,12 @@ export class Precopy implements AsyncDisposable {
   }
 
   /** Copies dirty pages until few are left. @returns false when the guest dirties memory too fast to converge */
-  async approach(): Promise<boolean> {
-    const end = performance.now() + APPROACH_LIMIT_MS;
+  async approach({ restBytes, converges, roundsMs }: PrecopyTuning): Promise<boolean> {
+    const end = performance.now() + roundsMs;
     for (let before = Infinity; performance.now() < end; ) {
       const copied = await this.#order('rest');
-      if (copied <= REST_BYTES) return true;
-      if (copied > before * CONVERGES) return false;
+      if (copied <= restBytes) return true;
+      if (copied > before * converges) return false;
       before = copied;
     }
     return false;
@@ -131,7 +119,7 @@ export class Precopy implements AsyncDisposable {
     this.#helper.send(order);
     try {
       const isShort = order === 'last' && this.#isTracked;
-      const line = await this.#helper.line(isShort ? LAST_DEADLINE_MS : this.#roundMs);
+      const line = await this.#helper.line(isShort ? DEADLINES_MS.precopyLast : this.#roundMs);
       const bytes = /^copied (\d+)$/.exec(line)?.[1];
       if (bytes === undefined) throw new Error(`hostd printed ${JSON.stringify(line)}`);
       return Number(bytes);
@@ -150,7 +138,9 @@ export class Precopy implements AsyncDisposable {
  * change.
  */
 export async function applyPages(path: string, { pid, address, bytes }: GuestMemory): Promise<void> {
-  await run(HOSTD, ['apply', path, ...[pid, address, bytes].map(String)], { deadlineMs: COPY_DEADLINE_MS });
+  await run(HOSTD, ['apply', path, ...[pid, address, bytes].map(String)], {
+    deadlineMs: DEADLINES_MS.copyMemory,
+  });
 }
 
 /** Wraps an error of hostd in a message for users. ENOSPC of the target stays recognizable by its text. */

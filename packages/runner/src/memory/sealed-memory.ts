@@ -1,8 +1,7 @@
 import { open, stat } from 'node:fs/promises';
 import type { FileHandle } from 'node:fs/promises';
 import { HostdProcess } from '../host/hostd.ts';
-
-const DEADLINE_MS = 120_000;
+import { DEADLINES_MS } from '../vmm/tuning.ts';
 
 /** Memory that is still being filled. Its owner disposes of `memory` in any case. */
 export interface UnsealedMemory {
@@ -54,7 +53,7 @@ export class SealedMemory implements AsyncDisposable {
     const helper = new HostdProcess('memfd', [String(bytes)]);
     let file: FileHandle;
     try {
-      const descriptor = Number(await helper.line(DEADLINE_MS));
+      const descriptor = Number(await helper.line(DEADLINES_MS.copyMemory));
       file = await open(`/proc/${helper.pid}/fd/${descriptor}`, 'r+');
     } catch (error) {
       await helper[Symbol.asyncDispose]();
@@ -62,7 +61,7 @@ export class SealedMemory implements AsyncDisposable {
     }
     const ask = async (order: string): Promise<void> => {
       helper.send(order);
-      await helper.line(DEADLINE_MS);
+      await helper.line(DEADLINES_MS.copyMemory);
     };
     const abandon = async (): Promise<void> => await helper[Symbol.asyncDispose]();
     const seal: UnsealedMemory['seal'] = async (source) => {

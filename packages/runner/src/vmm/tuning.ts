@@ -36,6 +36,16 @@ export const DEADLINES_MS = {
   agent: 60_000,
   /** Removing the empty pages of a template's memory: a second a GiB. */
   compact: 300_000,
+  /** Copying memory between files and VMMs that do not run, at 2 to 3 GB/s. */
+  copyMemory: 120_000,
+  /** Replacing the holes of the memory of a VMM: a few milliseconds. */
+  mapHoles: 30_000,
+  /** Of a helper that copies the memory of a VM, until it knows how it learns what is written meanwhile: a few milliseconds. */
+  precopyStart: 15_000,
+  /** One round of a copy, in addition to the time that all of the memory takes at `SLOWEST_COPY_BYTES_A_MS`. */
+  precopyRound: 120_000,
+  /** The last round of a guest whose writes are tracked, while it is paused: a few milliseconds. */
+  precopyLast: 30_000,
   /** Mounting three disks and starting the entrypoint: 10 ms. */
   configure: 60_000,
   /** The same for a guest with volumes, which is booting meanwhile. Less than `bootWithVolumes`. */
@@ -47,6 +57,30 @@ export const DEADLINES_MS = {
   /** The same for a sandbox with volumes, which is not restored from a template. Less than control's deadline for `booting`. */
   bootWithVolumes: 160_000,
 } as const;
+
+/** Memory is copied at 2 to 3 GB/s; at this rate on a host that is busy, to a disk that is slow. */
+export const SLOWEST_COPY_BYTES_A_MS = 100_000;
+
+/** Of copies of a guest's memory while it runs, in rounds: each copies what was written during the one before. */
+export interface PrecopyTuning {
+  /** The guest is paused once a round has copied at most so many bytes: as many are copied in a few milliseconds. */
+  restBytes: number;
+  /** A round that leaves more than this share of the one before is the last: the guest writes as fast as it is copied. */
+  converges: number;
+  /** No round begins later than this after the first one, in milliseconds. */
+  roundsMs: number;
+}
+
+/** Of the memory that forks of one source share. */
+export interface ForkTuning {
+  /**
+   * Most bytes of the file with what the source has written since its memory was copied. With more, the memory is copied anew, and later
+   * children share that copy.
+   */
+  changesMaxBytes: number;
+  /** How long the memory is held for more forks after the last one, in milliseconds. Running children hold references of their own. */
+  heldMs: number;
+}
 
 export interface Tuning {
   /** Of a boot whose guest prints from its start. */
@@ -62,6 +96,8 @@ export interface Tuning {
   pageTableShare: number;
   /** What a guest writes while it boots, in MiB. */
   bootMib: number;
+  precopy: PrecopyTuning;
+  fork: ForkTuning;
 }
 
 /** Size of the emulator's cache of translated code (`tb-size`), in MiB. QEMU's default is 1 GiB, in addition to the guest's memory. */
@@ -72,6 +108,9 @@ const ENTRY_PER_PAGE = 8 / 4096;
 
 const VMM_MIB = 96;
 
+const PRECOPY: PrecopyTuning = { restBytes: 4 * 2 ** 20, converges: 3 / 4, roundsMs: 30_000 };
+const FORK: ForkTuning = { changesMaxBytes: 24 * 2 ** 20, heldMs: 5 * 60_000 };
+
 const TUNING: Readonly<Record<Accelerator, Tuning>> = {
   tcg: {
     // The emulator always executes: a boot that prints nothing at first has a host that is overloaded.
@@ -80,6 +119,8 @@ const TUNING: Readonly<Record<Accelerator, Tuning>> = {
     vmmMib: VMM_MIB + TCG_CACHE_MIB,
     pageTableShare: ENTRY_PER_PAGE,
     bootMib: 96,
+    precopy: PRECOPY,
+    fork: FORK,
   },
   kvm: {
     boot: KVM_BOOT,
@@ -88,6 +129,8 @@ const TUNING: Readonly<Record<Accelerator, Tuning>> = {
     // And those of the processor's second stage (EPT, NPT).
     pageTableShare: 2 * ENTRY_PER_PAGE,
     bootMib: 96,
+    precopy: PRECOPY,
+    fork: FORK,
   },
 };
 
