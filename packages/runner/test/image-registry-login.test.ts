@@ -105,6 +105,11 @@ describe('a credential of the kind ecr', () => {
     });
     answer = { status: 503, body: 'busy' };
     await assert.rejects(logins.of(ecr), { code: 'unreachable' });
+    answer = { status: 200, body: 'x'.repeat(64 * 1024 + 1) };
+    await assert.rejects(logins.of(ecr), {
+      code: 'unreachable',
+      message: /cannot be reached for .*its answer has more than 65536 bytes/,
+    });
     answer = { status: 200, body: '{"authorizationData":[]}' };
     await assert.rejects(logins.of(ecr), { code: 'failed', message: /answered without a token/ });
     await assert.rejects(new RegistryLogin('http://127.0.0.1:1').of(ecr), {

@@ -326,11 +326,6 @@ export class Network {
     return await stores.ready(vmId, STORES_READY_MS);
   }
 
-  /** The process that serves mounted object stores; undefined while there is none. */
-  async storeProxyPid(): Promise<number | undefined> {
-    return await this.#parts.stores?.pid();
-  }
-
   /** The process that replaces placeholders; undefined while there is none. */
   async interceptorPid(): Promise<number | undefined> {
     return await this.#parts.interceptor?.pid();

@@ -8,6 +8,7 @@ import {
   portStreamPath,
   unavailable,
 } from '@releap/contract';
+import { readBounded } from '@releap/contract/read-bounded';
 import { traceContext } from '@releap/tracing';
 import type { FastifyReply } from 'fastify';
 import { Pool, type Dispatcher } from 'undici';
@@ -150,7 +151,7 @@ export function createHostClient(dataTokens: DataTokens, dataHosts: DataHosts): 
         });
         status = answer.statusCode;
         headers = answer.headers;
-        text = await readText(answer.body);
+        text = (await readBounded(answer.body, REASON_MAX_BYTES, tooLong)).toString('utf8');
       } catch (error) {
         throw Object.assign(badGateway(`the host of ${shown} did not answer`), { cause: error });
       }
@@ -172,17 +173,7 @@ function notNow(shown: string, headers: Dispatcher.ResponseData['headers']): Api
 
 const REASON_MAX_BYTES = 64 * 1024;
 
-/** @throws for a longer text */
-async function readText(body: Readable): Promise<string> {
-  const chunks: Buffer[] = [];
-  let bytes = 0;
-  for await (const chunk of body as AsyncIterable<Buffer>) {
-    bytes += chunk.length;
-    if (bytes > REASON_MAX_BYTES) throw new Error('too long an answer');
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
-}
+const tooLong = (): Error => new Error('too long an answer');
 
 /** What an error body says. A guest may have written it. */
 function reasonIn(text: string): string {
@@ -211,16 +202,12 @@ export async function hostDocument<T>(
   valid: { Check(value: unknown): value is T },
   { maxBytes, shown }: { maxBytes: number; shown: string },
 ): Promise<T> {
-  const chunks: Buffer[] = [];
-  let bytes = 0;
-  for await (const chunk of answer as AsyncIterable<Buffer>) {
-    bytes += chunk.length;
-    if (bytes > maxBytes) throw badGateway(`the host of ${shown} sent too long an answer`);
-    chunks.push(chunk);
-  }
+  const text = await readBounded(answer, maxBytes, () =>
+    badGateway(`the host of ${shown} sent too long an answer`),
+  );
   let value: unknown;
   try {
-    value = JSON.parse(Buffer.concat(chunks).toString('utf8'));
+    value = JSON.parse(text.toString('utf8'));
   } catch {
     value = undefined;
   }

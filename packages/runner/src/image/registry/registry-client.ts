@@ -7,6 +7,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { rootCertificates } from 'node:tls';
+import { readBounded } from '@releap/contract/read-bounded';
 import { Agent, EnvHttpProxyAgent, type Dispatcher } from 'undici';
 import { ImageError, show } from '../image-error.ts';
 import type { AddressPolicy } from './address-policy.ts';
@@ -224,19 +225,13 @@ export class RegistryClient implements AsyncDisposable {
   }
 
   async #read(answer: Answer, maxBytes: number, what: string): Promise<Buffer> {
-    const chunks: Buffer[] = [];
-    let size = 0;
-    for await (const chunk of this.#guard(answer.body as AsyncIterable<Buffer>)) {
-      size += chunk.length;
-      if (size > maxBytes) {
-        throw new ImageError(
-          'too-large',
-          `registry ${this.#options.target.host} sent a ${what} for ${this.#options.target.name} of more than ${maxBytes} bytes`,
-        );
-      }
-      chunks.push(chunk);
-    }
-    return Buffer.concat(chunks);
+    const { host, name } = this.#options.target;
+    const tooLarge = (): ImageError =>
+      new ImageError(
+        'too-large',
+        `registry ${host} sent a ${what} for ${name} of more than ${maxBytes} bytes`,
+      );
+    return await readBounded(this.#guard(answer.body as AsyncIterable<Buffer>), maxBytes, tooLarge);
   }
 
   /** A body whose failures are readable. Leaving it early ends the connection. */

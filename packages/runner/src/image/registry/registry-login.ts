@@ -1,6 +1,7 @@
 /** What a project's credential is at the registry itself: Amazon's registries take tokens that it is exchanged for. */
 import { createHash } from 'node:crypto';
 import type { RegistryKind } from '@releap/contract';
+import { readBounded } from '@releap/contract/read-bounded';
 import { AwsV4Signer } from 'aws4fetch';
 import { ImageError, show } from '../image-error.ts';
 import { SingleFlight } from '../single-flight.ts';
@@ -86,7 +87,8 @@ export class RegistryLogin {
         redirect: 'error',
         signal: AbortSignal.any([signal, AbortSignal.timeout(DEADLINE_MS)]),
       });
-      body = await readBounded(answer);
+      const read = answer.body && (await readBounded(answer.body, ANSWER_MAX, tooLong));
+      body = read?.toString('utf8') ?? '';
     } catch (error) {
       if (signal.aborted) throw new ImageError('aborted', `signing in to ${host} was cancelled`);
       const { cause, message } = error as Error;
@@ -101,17 +103,7 @@ export class RegistryLogin {
   }
 }
 
-/** @throws when the answer has more than `ANSWER_MAX` bytes */
-async function readBounded(answer: Response): Promise<string> {
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  for await (const chunk of answer.body ?? []) {
-    size += chunk.length;
-    if (size > ANSWER_MAX) throw new Error(`its answer has more than ${ANSWER_MAX} bytes`);
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString('utf8');
-}
+const tooLong = (): Error => new Error(`its answer has more than ${ANSWER_MAX} bytes`);
 
 function refusal(host: string, status: number, body: string): ImageError {
   const said = `HTTP ${status}: ${show(body, 300)}`;

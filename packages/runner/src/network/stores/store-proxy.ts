@@ -104,11 +104,6 @@ export class StoreProxy {
     });
   }
 
-  /** The process, for tests and people; undefined while there is none. */
-  async pid(): Promise<number | undefined> {
-    return await this.#helper.pid();
-  }
-
   /** How often it has ended by itself, or hung and was ended. */
   get ends(): number {
     return this.#helper.ends;
