@@ -11,11 +11,12 @@ import {
   detectLayout,
   limitFiles,
   memoryOfAll,
+  parseOomEvents,
   treeFiles,
   weightOfAll,
 } from '../src/cgroup/cgroup-files.ts';
 import { CgroupTree } from '../src/cgroup/cgroup-tree.ts';
-import { OomKills, parseOomEvents } from '../src/cgroup/oom-kills.ts';
+import { OomKills } from '../src/cgroup/oom-kills.ts';
 
 const LIMITS = { cpu: 0.5, cpuMax: 2, memoryMib: 256, pids: 100 };
 

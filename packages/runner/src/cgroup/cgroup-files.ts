@@ -78,7 +78,7 @@ export function limitFiles(version: 1 | 2, limits: CgroupLimits): ControlFile[] 
   return [
     ...cpuLimit(version, limits).map((one) => ({ controller: 'cpu' as const, ...one })),
     ...unswappable(version, limits.memoryMib),
-    // A VMM does not lose its clone, or outlive it, by chance.
+    // Of what runs in it, nothing stays alone.
     ...(version === 2 ? [{ controller: 'memory' as const, file: 'memory.oom.group', value: '1' }] : []),
     { controller: 'pids', file: 'pids.max', value: String(limits.pids) },
     // The kernel takes a line at a time.
@@ -202,4 +202,22 @@ export function memoryLimit(version: 1 | 2, mib: number): { file: string; value:
     file: version === 2 ? 'memory.max' : 'memory.limit_in_bytes',
     value: String(mib * 1024 * 1024),
   };
+}
+
+/** Processes that the kernel has killed for memory (the OOM killer), counted since a cgroup was made. */
+export interface OomEvents {
+  /** Processes in it that were killed, whichever limit was reached: its own, one of a parent, or the memory of the machine. */
+  kills: number;
+  /** How often its own limit was the reason to kill one. Undefined with version 1, which does not count that. */
+  ownLimit: number | undefined;
+}
+
+/** @param text of `memory.events`, or of `memory.oom_control` with version 1 */
+export function parseOomEvents(text: string): OomEvents {
+  const value = (key: string): number | undefined => {
+    const digits = new RegExp(`^${key} (\\d+)$`, 'm').exec(text)?.[1];
+    return digits === undefined ? undefined : Number(digits);
+  };
+  // Kernels before 4.13 count no kills.
+  return { kills: value('oom_kill') ?? 0, ownLimit: value('oom') };
 }

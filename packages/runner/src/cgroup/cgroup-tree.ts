@@ -8,12 +8,13 @@ import {
   limitFiles,
   memoryLimit,
   memoryOfAll,
+  type OomEvents,
   OPTIONAL_FILES,
+  parseOomEvents,
   treeFiles,
   weightOfAll,
 } from './cgroup-files.ts';
 import { readKernelFile } from './kernel-file.ts';
-import { type OomEvents, parseOomEvents } from './oom-kills.ts';
 import { REMOVE_WAIT_MS, removeFolder } from './remove-folder.ts';
 import { closeUnit } from './systemd-unit.ts';
 import { OF_UNIT, placeTree, removeTree, type TreePlace } from './tree-place.ts';

@@ -1,23 +1,5 @@
-/** Processes that the kernel has killed for memory (the OOM killer), as it counts them in cgroups. */
+/** Why the kernel has killed a VMM for memory (the OOM killer), from what it counts in cgroups. */
 import type { CgroupTree } from './cgroup-tree.ts';
-
-/** Counted since a cgroup was made. */
-export interface OomEvents {
-  /** Processes in it that were killed, whichever limit was reached: its own, one of a parent, or the memory of the machine. */
-  kills: number;
-  /** How often its own limit was the reason to kill one. Undefined with version 1, which does not count that. */
-  ownLimit: number | undefined;
-}
-
-/** @param text of `memory.events`, or of `memory.oom_control` with version 1 */
-export function parseOomEvents(text: string): OomEvents {
-  const value = (key: string): number | undefined => {
-    const digits = new RegExp(`^${key} (\\d+)$`, 'm').exec(text)?.[1];
-    return digits === undefined ? undefined : Number(digits);
-  };
-  // Kernels before 4.13 count no kills.
-  return { kills: value('oom_kill') ?? 0, ownLimit: value('oom') };
-}
 
 /** What was used up. `host`: the memory that all sandboxes have together, or that of the machine. */
 export type OomLimit = 'sandbox' | 'host' | 'unknown';
