@@ -139,7 +139,7 @@ describe('kill -9 of any process, at any time', () => {
     });
   }
 
-  test('the runner, while its sandboxes are asked: nobody is told that a sandbox is not there or does not run', async () => {
+  test('the runner, while its sandboxes are asked: no answer says that a sandbox is not there or does not run', async () => {
     const { id } = bystander;
     const before = (await partPids(service.home)).runner;
     assert.ok(before !== undefined);

@@ -113,9 +113,9 @@ describe('the classes of a host', () => {
     assert.deepEqual(back.body.host.classes.cpu_type, { slug: 'zen3', tier: 1, source: 'host' });
     for (const body of [{ cpu_type: 'zen9' }, { cpu_type: 'altra' }, {}, { gpu: 'x' }])
       assert.equal((await world.operator('PUT', `/operator/hosts/${id}/classes`, body)).status, 400);
-    const nobody = '00000000-0000-4000-8000-000000000000';
+    const unknownHost = '00000000-0000-4000-8000-000000000000';
     assert.equal(
-      (await world.operator('PUT', `/operator/hosts/${nobody}/classes`, { cpu_type: 'zen3' })).status,
+      (await world.operator('PUT', `/operator/hosts/${unknownHost}/classes`, { cpu_type: 'zen3' })).status,
       404,
     );
   });

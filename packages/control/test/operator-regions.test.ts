@@ -54,7 +54,7 @@ describe('a region', () => {
     assert.deepEqual([(await read('east')).hosts, (await read('east')).sandboxes], [1, 1]);
   });
 
-  it('that is disabled takes no new sandboxes, and its present ones go on', async () => {
+  it('that is disabled takes no new sandboxes, and its present ones continue to run', async () => {
     await made('south', { toolbox_proxy_url: 'https://gw.south.test' });
     await world.runner({ region: 'south' });
     const vm = await create(world.call, world, { region: 'south', persistent: true });

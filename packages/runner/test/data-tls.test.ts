@@ -209,7 +209,7 @@ test('a process in the home of the runner uses its Unix socket, whatever address
   const known = new DataHosts({ local: runnerOfHome({ idFile, socketPath }) });
   assert.deepEqual([known.of(host).isLocal, known.of(host).key], [true, `unix:${socketPath}`]);
   assert.equal(known.of({ ...host, runnerId: randomUUID() }).isLocal, false);
-  // Plain HTTP never leaves a machine, and without a certificate or an id nobody is connected to.
+  // Plain HTTP never leaves a machine, and without a certificate or an id no host is connected to.
   const plain = { runnerId: RUNNER, dataUrl: 'http://198.18.0.1:1' };
   for (const one of [host, { ...host, runnerId: undefined }, plain])
     await assert.rejects(new DataHosts().of(one).dial(), { code: 'EHOSTUNREACH' });

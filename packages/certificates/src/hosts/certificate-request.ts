@@ -1,4 +1,4 @@
-/** PKCS #10 requests (RFC 2986) without a name: whoever issues the certificate chooses that. */
+/** PKCS #10 requests (RFC 2986) without a name: the issuer of the certificate chooses it. */
 import { type KeyObject, sign } from 'node:crypto';
 
 const TAG = { integer: 0x02, bitString: 0x03, sequence: 0x30, attributes: 0xa0 } as const;

@@ -113,7 +113,7 @@ export class TemplateStore {
    */
   async lease(shape: MachineSize, signal?: AbortSignal): Promise<LeasedTemplate> {
     const entry = this.#entryOf(shape);
-    // Not later: whoever loads another template meanwhile finds this one used.
+    // Not later: a start that loads another template meanwhile must not evict this one.
     entry.users += 1;
     let isHeld = true;
     const release = (): void => {

@@ -133,7 +133,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
           // The present credential: a renewal.
           if (own.revoked || own.runner_id !== runnerId) throw refused;
         } else if (created !== undefined || isIn(joinTokens, token)) {
-          // One that joins nobody is not used: the transaction ends with the refusal.
+          // A refusal rolls the transaction back, and with it this use.
           if (created !== undefined && !repeats) await useJoinToken(client, created);
           if ((known?.credentials === true || known?.row === true) && !repeats) {
             throw conflict(

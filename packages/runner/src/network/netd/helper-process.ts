@@ -144,7 +144,7 @@ export class HelperProcess {
     return running;
   }
 
-  /** Ends what runs beside the one that is recorded: nobody can tell it anything any more. */
+  /** Ends what runs beside the one that is recorded: no runner can send it releases any more. */
   async killOthers(): Promise<void> {
     await this.#cgroups.kill(this.#program.name, (await this.running())?.pid ?? 0);
   }
