@@ -6,6 +6,7 @@ import { readFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { connect as connectTls, type ConnectionOptions } from 'node:tls';
 import { callbackify } from 'node:util';
+import { isLoopbackHost } from '@releap/contract/address-policy';
 import { isUuid } from '@releap/contract/ids';
 import type { buildConnector } from 'undici';
 import type { HostCertificate } from './host-certificate.ts';
@@ -141,15 +142,12 @@ export function plainPeer(url: string, connectMs = CONNECT_MS, isOfMachine = fal
     origin: parsed.origin,
     isLocal: false,
     async dial({ allowHalfOpen = false } = {}) {
-      const place = placeOf(url);
-      if (isOfMachine && !LOOPBACK.test(place.host))
+      if (isOfMachine && !isLoopbackHost(parsed.host))
         throw unreachable(`${url} is on another machine, and must be https://`);
-      return await opened(connect({ ...place, allowHalfOpen, noDelay: true }), 'connect', connectMs);
+      return await opened(connect({ ...placeOf(url), allowHalfOpen, noDelay: true }), 'connect', connectMs);
     },
   };
 }
-
-const LOOPBACK = /^(127(\.\d+){3}|::1|localhost)$/;
 
 function unixPeer(path: string, connectMs: number): Peer {
   return {
