@@ -2,23 +2,25 @@
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { mkdir, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { SshHostKeys } from '@releap/contract';
 import { eventually } from '@releap/testing/eventually';
 import { freePort } from '@releap/testing/ports';
+import { childrenOf } from '@releap/testing/processes';
 import { REPO, type Service } from '@releap/testing/service';
 import { sharedService } from '@releap/testing/shared-service';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 
 const RLP = join(REPO, 'packages/cli/bin/rlp');
 
-/** Of all processes of this machine. */
-async function commandLines(): Promise<string[]> {
-  const pids = (await readdir('/proc')).filter((name) => /^\d+$/.test(name));
-  return await Promise.all(pids.map((pid) => readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '')));
+/** Of a process and of those that it started, and so on; other tests' clients have keys in theirs. */
+async function commandLines(pid: number): Promise<string[]> {
+  const own = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
+  const started = await Promise.all((await childrenOf(pid)).map(commandLines));
+  return [own, ...started.flat()];
 }
 
 interface Ended {
@@ -262,7 +264,8 @@ describe('SSH, with the OpenSSH client', () => {
         return answer?.text();
       });
       assert.equal(page, 'page\n');
-      const words = await commandLines();
+      assert.ok(tunnel.pid !== undefined);
+      const words = await commandLines(tunnel.pid);
       assert.ok(words.some((line) => line.includes('ssh-proxy')));
       assert.ok(!words.some((line) => line.includes(service.bootstrap.api_key)));
     } finally {
