@@ -155,6 +155,39 @@ func TestCopiesOfMemoryWithoutHolesHaveThem(t *testing.T) {
 	}
 }
 
+func TestCopiesToTheMemoryOfAnotherProcess(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, how := range []string{untracked, tracked} {
+		file := sparseMemory(t)
+		pid, address, say := startTarget(t, file)
+		child, there, read := startTarget(t, file)
+		replaceHoles(t, pid, address)
+		replaceHoles(t, child, there)
+		copier := openCopier(t, pid, address, fmt.Sprintf("%d:%d", child, there))
+		if how == tracked {
+			trackOrSkip(t, copier)
+		}
+		for _, content := range []string{"one", "zero", "read", "fill", "zero", "two"} {
+			say(content)
+			for _, order := range []string{"all", "rest", "last"} {
+				if _, err := copier.follow(how, order); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !bytes.Equal(contentOf(t, child, there), contentOf(t, pid, address)) {
+				t.Errorf("%s, %s: the copy is another", how, content)
+			}
+		}
+		if found := read("end"); found != "two" {
+			t.Errorf("%s: the other process reads %q", how, found)
+		}
+		if found := allocatedPages(t, file); found > len(dataPages)+smallHoles {
+			t.Errorf("%s: the file that both map has %d pages", how, found)
+		}
+	}
+}
+
 func TestChoosesTheLargestHoles(t *testing.T) {
 	size := 16 * pageBytes
 	holesOfTwoSizes := func(count uintptr) (holes []region) {

@@ -26,6 +26,18 @@ func readMappings(pid int) ([]mapping, error) {
 	return parseMappings(file)
 }
 
+// anonymousRegions gives the mappings of a process that have no file.
+func anonymousRegions(pid int) ([]region, error) {
+	mappings, err := readMappings(pid)
+	var found []region
+	for _, one := range mappings {
+		if one.isAnonymous {
+			found = append(found, region{start: one.start, end: one.end})
+		}
+	}
+	return found, err
+}
+
 func parseMappings(text io.Reader) ([]mapping, error) {
 	var mappings []mapping
 	lines := bufio.NewScanner(text)

@@ -35,8 +35,9 @@ var pageBytes = uintptr(os.Getpagesize())
 // windowBytes of the memory are scanned and then copied, before the next ones.
 var windowBytes uintptr = 256 << 20
 
-// Precopy copies the memory of process PID that lies at ADDRESS for BYTES bytes to the file TARGET while the process runs, so
-// that few pages are left to copy when it is stopped. First it prints how it learns what is written meanwhile: "tracked\n",
+// Precopy copies the memory of process PID that lies at ADDRESS for BYTES bytes to TARGET while the process runs, so that few pages
+// are left to copy when it is stopped. TARGET is a file, or as "PID:ADDRESS" the memory of another process, which maps the same
+// initial content. First it prints how it learns what is written meanwhile: "tracked\n",
 // "marked\n" or "untracked\n", which the argument "untracked" asks for. For each line "all\n" it copies all anonymous pages (those
 // of a private mapping that the process has written to), for "rest\n" those that were written to since they were last copied, and
 // for "last\n" the same of a process that is stopped meanwhile. It prints "copied BYTES\n" after each. For "count\n" it prints
@@ -149,7 +150,7 @@ type preCopier struct {
 	pid        int
 	start, end uintptr
 	pagemap    *os.File
-	target     *os.File
+	target     copyTarget
 	// Parts that the process does not map from the file that the target has the content of: holes of it.
 	anonymous []region
 	// The target is a copy of that file, and not of changes of it: a hole of it stays one where the process has zeros.
@@ -167,15 +168,10 @@ func newPreCopier(pid int, start, size uintptr, target string) (*preCopier, erro
 	if c.pagemap, err = os.Open(fmt.Sprintf("/proc/%d/pagemap", pid)); err != nil {
 		return nil, err
 	}
-	if c.target, err = os.OpenFile(target, os.O_WRONLY, 0); err != nil {
+	if c.target, err = openTarget(target); err != nil {
 		return c, err
 	}
-	mappings, err := readMappings(pid)
-	for _, one := range mappings {
-		if one.isAnonymous && one.start < c.end && one.end > c.start {
-			c.anonymous = append(c.anonymous, region{start: one.start, end: one.end})
-		}
-	}
+	c.anonymous, err = anonymousRegions(pid)
 	return c, err
 }
 
@@ -393,13 +389,13 @@ var zeros = make([]byte, pageBytes)
 
 // isHole tells whether a page has no data in the target, nor in the file that the target has the content of.
 func (c *preCopier) isHole(address uintptr) bool {
-	next := sort.Search(len(c.anonymous), func(index int) bool { return c.anonymous[index].end > address })
-	if next == len(c.anonymous) || c.anonymous[next].start > address {
-		return false
-	}
-	at := int64(address - c.start)
-	data, err := unix.Seek(int(c.target.Fd()), at, unix.SEEK_DATA)
-	return errors.Is(err, unix.ENXIO) || err == nil && data >= at+int64(pageBytes)
+	return isWithin(c.anonymous, address) && c.target.isHole(address-c.start)
+}
+
+// isWithin tells whether one of the regions, which are in the order of their places, has the address.
+func isWithin(regions []region, address uintptr) bool {
+	next := sort.Search(len(regions), func(index int) bool { return regions[index].end > address })
+	return next < len(regions) && regions[next].start <= address
 }
 
 func lower(a, b uintptr) uintptr {

@@ -152,6 +152,7 @@ func TestAMemoryThatCannotBePrecopiedIsAnError(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"1", "0", "0"}, {"x", "0", "4096", target}, {"4194304", "4096", "4096", target},
 		{"1", "0", "0", target}, {"1", "4096", "4096", target, "both"}, {"1", "7", "4096", target}, {"1", "4096", "4096", target + ".missing"},
+		{"1", "4096", "4096", "relative"}, {"1", "4096", "4096", "1:x"}, {"1", "4096", "4096", "4194304:4096"},
 	} {
 		if err := Precopy(args); err == nil {
 			t.Errorf("%v: no error", args)

@@ -23,7 +23,6 @@ class FakeRecipe implements Recipe<WaitingVm> {
   failures = 0;
   /** Whether the process of the next ones is gone. */
   isDead = false;
-  heldBytes = 10 * 2 ** 20;
   readonly #ends: (() => void)[] = [];
 
   constructor(name: string, least: number) {
@@ -44,7 +43,7 @@ class FakeRecipe implements Recipe<WaitingVm> {
       onExit: (listener: () => void) => this.#ends.push(listener),
       detach: () => undefined,
     };
-    return { id, vm: vm as unknown as Vm, heldBytes: this.heldBytes };
+    return { id, vm: vm as unknown as Vm };
   };
 
   remove = async (): Promise<void> => {
@@ -65,6 +64,7 @@ function open(more: Partial<WarmPoolsOptions> = {}): WarmPools {
   const pools = new WarmPools({
     budgetMib: 1_000_000,
     available: () => Promise.resolve(2 ** 40),
+    memoryOf: () => Promise.resolve(96 * 2 ** 20),
     log,
     ...more,
   });
@@ -133,8 +133,6 @@ test('a bounded number is made at a time, and none while the cores are needed', 
 test('all recipes together keep to the memory budget', async () => {
   const [a, b] = [new FakeRecipe('a', 50), new FakeRecipe('b', 50)];
   const budgetMib = 1_000;
-  // The memory of their process depends on others that share its pages: ten fit, and eleven do not, whatever it is.
-  a.heldBytes = b.heldBytes = 92 * 2 ** 20;
   const pools = open({ budgetMib });
   pools.add(a);
   pools.add(b);

@@ -1,6 +1,5 @@
-import { stat } from 'node:fs/promises';
 import type { CgroupTree } from '../cgroup/cgroup-tree.ts';
-import { SealedMemory } from '../memory/sealed-memory.ts';
+import { memoryOf } from '../template/template-store.ts';
 import type { TemplateStore } from '../template/template-store.ts';
 import type { Vm } from '../vmm/driver.ts';
 import type { AttachOptions, BootOptions, RunningVm, SandboxDisks } from './boot-options.ts';
@@ -72,24 +71,13 @@ export class BlankMachines {
   }
 
   /**
-   * Starts a VMM that waits for memory and state, for the warm pool. Its memory is filled with that of the template already.
+   * Starts a VMM that waits for a state, for the warm pool. It has the memory of the template, from which most pages of a fork's
+   * source are unchanged.
    * @param options.diskMaxMib size of the largest disk that can be attached
    */
   async startEmpty(options: Omit<BootOptions, 'disks'> & { diskMaxMib: number }): Promise<EmptyVm> {
     using template = await this.#templates.lease(options.shape, options.signal);
-    const { origin } = template;
-    const memory = await SealedMemory.begin(options.shape.memMib * 1024 * 1024);
-    try {
-      // Most pages of a fork's source are unchanged from its template.
-      await memory.fill(origin.path);
-      const empty = await this.#restoring.startEmpty(options, memory, options.diskMaxMib);
-      const { blocks } = await stat(`/proc/self/fd/${memory.memory.fd}`);
-      return { ...empty, base: origin, heldBytes: blocks * 512 };
-    } catch (error) {
-      await memory.abandon();
-      await memory.memory[Symbol.asyncDispose]();
-      throw error;
-    }
+    return await this.#restoring.startEmpty(options, memoryOf(template), options.diskMaxMib);
   }
 
   /**

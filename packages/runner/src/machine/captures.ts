@@ -27,13 +27,14 @@ import { cpuIdentity } from '../vmm/hardware.ts';
 import type { Hardware } from '../vmm/hardware.ts';
 import { tuning } from '../vmm/tuning.ts';
 import type { Tuning } from '../vmm/tuning.ts';
+import { isAlive } from '../vmm/process-identity.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
-import type { ForkedMemory, TakeVmm } from './fork-memory-cache.ts';
+import type { PreparedMemory, SharedForkMemory, TakeVmm } from './fork-memory-cache.ts';
 import { shareSuspendImage } from './share-suspend-image.ts';
 import { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
-import type { GuestHold, SourceOptions } from './checkpoint.ts';
+import type { Checkpoint, GuestHold, SourceOptions } from './checkpoint.ts';
 import { allSettled } from './all-settled.ts';
 import { describeMemory } from './snapshot-folder.ts';
 import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
@@ -62,14 +63,15 @@ export interface CapturedImage {
  * restored, or will not be restored.
  */
 export interface ForkOrigin extends AsyncDisposable {
-  memory: ForkedMemory;
+  /** Its memory, unless a VMM has it already. */
+  memory: SharedForkMemory | undefined;
+  /** The VMM that has the memory already, for the caller to use or discard. Undefined when there is none, and after the first call. */
+  takeVmm: () => WarmVmm | undefined;
   /** Resolves when the source is not needed any more, also after an error. */
   copied: Promise<void>;
   statePath: string;
   shape: GuestSize;
   hardware: Hardware;
-  /** The VMM that has this memory already, for the caller to use or discard. Undefined when there is none, and after the first call. */
-  takeVmm: () => WarmVmm | undefined;
   /** Version of the VMM that saved it. */
   vmm: string;
 }
@@ -120,21 +122,30 @@ export class Captures {
       tuning: this.#tuning.precopy,
     };
     const taking = takeCheckpoint(options, statePath);
-    const [prepared, checkpoint] = await allSettled([preparing, taking]).catch(async (error: unknown) => {
-      await preparing.then((made) => made.abandon()).catch(() => undefined);
-      throw error;
-    });
+    let prepared: PreparedMemory;
+    let checkpoint: Checkpoint;
+    try {
+      [prepared, checkpoint] = await allSettled([preparing, taking]);
+      if (hasEnded(prepared)) throw new Error('the VMM with the memory of the child has ended');
+    } catch (error) {
+      const made = await preparing.catch(() => undefined);
+      const isRepeated = made !== undefined && hasEnded(made);
+      await made?.abandon();
+      if (!isRepeated) throw error;
+      log.warn(
+        { err: error, vm: vmId, child },
+        'a waiting VMM has ended while memory was copied to it; forking without one',
+      );
+      return await this.#fork(source, child);
+    }
     await using unfinished = new AsyncDisposableStack();
-    const memory = unfinished.use(prepared.take(join(keep, 'delta')));
-    let { vmm } = memory;
+    const forked = unfinished.use(prepared.take(join(keep, 'delta')));
+    let { vmm } = forked;
+    const copied = Promise.resolve(forked.shared?.ready).then(ignore, ignore);
     unfinished.defer(async () => {
-      await memory.ready.catch(() => undefined);
+      await copied;
       await vmm?.discard();
     });
-    const copied = memory.ready.then(
-      () => undefined,
-      () => undefined,
-    );
     try {
       await linkOrCopy(heldImagePath(folders.keep(vmId)), heldImagePath(keep)).catch(() => undefined);
       await holdSystemDisk(hardwareOf(record, folders.path(vmId)), keep);
@@ -154,7 +165,7 @@ export class Captures {
       return taken;
     };
     return {
-      memory,
+      memory: forked.shared,
       copied,
       statePath,
       shape: record.shape,
@@ -354,6 +365,12 @@ export class Captures {
     return keep;
   }
 }
+
+function hasEnded({ vmm }: PreparedMemory): boolean {
+  return vmm !== undefined && !isAlive(vmm.empty.vm.identity);
+}
+
+function ignore(): void {}
 
 async function topBytes(chain: DiskChain): Promise<number> {
   const top = chain.layers.at(-1);

@@ -38,21 +38,26 @@ interface Base {
   latest: Precopy | undefined;
 }
 
-/**
- * The initial memory of a fork's child: shared memory, and the differences from it. To be disposed of once the child has been
- * started, or will not be started.
- */
-export interface ForkedMemory extends AsyncDisposable {
+/** Memory of a fork's child that a VMM is to be started with: shared memory, and the differences from it. */
+export interface SharedForkMemory {
   /** A VMM may be started with it at once. */
   fd: number;
-  /** The VMM that has been started with it. */
-  vmm?: WarmVmm;
   /** Resolves when the memory can be read, with a file of the differences if there are any. */
   ready: Promise<{ delta?: string }>;
 }
 
+/** The memory of a fork's child. To be disposed of once the child has been started, or will not be started. */
+export type ForkedMemory = AsyncDisposable &
+  (
+    | { shared: SharedForkMemory; vmm?: undefined }
+    /** A VMM that has the memory for its own. */
+    | { shared?: undefined; vmm: WarmVmm }
+  );
+
 /** Memory for one child, prepared before the checkpoint. */
 export interface PreparedMemory {
+  /** The VMM whose memory is copied to. */
+  vmm?: WarmVmm;
   /** Copies the source's memory up to the checkpoint. */
   precopy(source: GuestMemory): Promise<Precopy>;
   /** After the checkpoint. @param deltaPath file for the differences */
@@ -62,13 +67,18 @@ export interface PreparedMemory {
 }
 
 /**
- * Memory that the children of one source share. The first fork of a VM copies all of its memory, later ones only what it has
- * written since, so that twenty children use little more memory than one.
+ * The memory of forks' children.
+ *
+ * What the source of a single fork has written is copied straight into a VMM that waits, with the source's template. A source that has written
+ * little since the fork before will have more children of about the same memory, which they share: the second fork copies all
+ * of it to shared memory, and later ones only what was written since, so that twenty children use little more memory than two.
  */
 export class ForkMemoryCache {
   readonly #budget: MemoryBudget;
   readonly #tuning: ForkTuning;
   readonly #bases = new Map<string, Base>();
+  /** The last fork of each VM that was copied into a VMM. */
+  readonly #single = new Map<string, { vm: Vm; latest: Precopy }>();
 
   constructor(budget: MemoryBudget, tuning: ForkTuning) {
     this.#budget = budget;
@@ -78,11 +88,54 @@ export class ForkMemoryCache {
   /**
    * Does what can be done before the checkpoint. Forks of one VM must not overlap: the next one may start when the memory of
    * the previous one is ready.
-   * @param takeVmm takes a waiting VMM, whose memory becomes the child's if it needs a new copy
+   * @param takeVmm takes a waiting VMM, to which memory is copied that is not shared
    */
   async prepare(source: ForkedVm, takeVmm?: TakeVmm): Promise<PreparedMemory> {
     const base = this.#bases.get(source.vmId);
-    return (base && (await this.#follow(base, source))) ?? (await this.#begin(source, takeVmm));
+    const following = base && (await this.#follow(base, source));
+    if (following !== undefined) return following;
+    const single = (await this.#isRepeated(source)) ? undefined : await this.#beginSingle(source, takeVmm);
+    return single ?? (await this.#begin(source));
+  }
+
+  /** Whether it has written little since a fork before that shares its memory with no other. */
+  async #isRepeated({ vmId, vm, record }: ForkedVm): Promise<boolean> {
+    const before = this.#single.get(vmId);
+    this.#single.delete(vmId);
+    if (before?.vm !== vm) return false;
+    const memory = await findGuestMemory(vm.identity.pid, bytesOf(record));
+    // Nothing is copied to the target.
+    await using copy = await before.latest.follow(memory, memory);
+    return copy !== undefined && (await copy.count()) <= this.#tuning.changesMaxBytes;
+  }
+
+  /** Copies to the memory of a VMM that waits. @returns undefined when none has the source's initial memory */
+  async #beginSingle(source: ForkedVm, takeVmm: TakeVmm | undefined): Promise<PreparedMemory | undefined> {
+    const { vmId, vm, record } = source;
+    const { memoryOrigin, shape, diskBytes = { scratch: 0, docker: 0 } } = record;
+    if (memoryOrigin === undefined) return undefined;
+    await using unused = new AsyncDisposableStack();
+    // Until the child runs, whose own limit then counts it.
+    const grant = unused.use(await this.#admit(source));
+    const diskMib = mibOf(Math.max(diskBytes.scratch, diskBytes.docker));
+    const vmm = takeVmm?.({ shape, diskMib, hardware: hardwareOf(record, ''), vmm: vmmVersionOf(record) });
+    if (vmm === undefined) return undefined;
+    unused.defer(() => vmm.discard());
+    if (!isSame(memoryOrigin, vmm.empty.record.memoryOrigin)) return undefined;
+    const target = await findGuestMemory(vmm.empty.vm.identity.pid, bytesOf(record));
+    const used = unused.move();
+    let copy: Precopy | undefined;
+    return {
+      vmm,
+      precopy: async (running) => (copy = await Precopy.begin(vm, running, target)),
+      take: () => {
+        this.forget(vmId);
+        if (copy !== undefined) this.#single.set(vmId, { vm, latest: copy });
+        grant.used();
+        return { vmm, [Symbol.asyncDispose]: async () => grant[Symbol.dispose]() };
+      },
+      abandon: () => used.disposeAsync(),
+    };
   }
 
   /** @returns undefined when the memory has to be copied anew */
@@ -111,7 +164,8 @@ export class ForkMemoryCache {
       take: (deltaPath) => {
         base.latest = copy;
         base.changes?.grant.used();
-        return { ...share, ready: copyChanges(changes, deltaPath) };
+        const shared = { fd: share.fd, ready: copyChanges(changes, deltaPath) };
+        return { shared, [Symbol.asyncDispose]: share[Symbol.asyncDispose] };
       },
       abandon: () => used.disposeAsync(),
     };
@@ -119,6 +173,7 @@ export class ForkMemoryCache {
 
   /** Releases the memory that is cached for further forks. */
   forget(vmId: string): void {
+    this.#single.delete(vmId);
     const base = this.#bases.get(vmId);
     if (base === undefined) return;
     this.#bases.delete(vmId);
@@ -146,18 +201,12 @@ export class ForkMemoryCache {
   }
 
   /** A full copy: the pages that the VM has written, and its initial memory for the rest. */
-  async #begin({ vmId, project, vm, record }: ForkedVm, takeVmm?: TakeVmm): Promise<PreparedMemory> {
-    const written = Math.min(await writtenMemory(vm.identity.pid), bytesOf(record));
-    const grant = await this.#budget.admit('a fork of this sandbox', { origin: vmId, project }, written);
+  async #begin(source: ForkedVm): Promise<PreparedMemory> {
+    const { vmId, vm, record } = source;
     await using unused = new AsyncDisposableStack();
-    unused.use(grant);
+    const grant = unused.use(await this.#admit(source));
     const began = await memorySource(vm.identity.pid, record.memoryOrigin);
-    const { shape, diskBytes = { scratch: 0, docker: 0 } } = record;
-    const diskMib = mibOf(Math.max(diskBytes.scratch, diskBytes.docker));
-    const vmm = takeVmm?.({ shape, diskMib, hardware: hardwareOf(record, ''), vmm: vmmVersionOf(record) });
-    const unsealed = vmm?.empty.memory ?? (await SealedMemory.begin(bytesOf(record)));
-    if (vmm !== undefined && !(vmm.empty.base.path === began && isSame(vmm.empty.base, record.memoryOrigin)))
-      await unsealed.clear();
+    const unsealed = await SealedMemory.begin(bytesOf(record));
     const memory = new SharedMemory(unsealed.memory);
     const held = memory.share();
     unused.move();
@@ -182,15 +231,21 @@ export class ForkMemoryCache {
         // Not earlier: freeing this much memory takes tens of milliseconds of CPU time, which would delay a guest that is
         // about to be paused.
         this.forget(vmId);
-        return { ...memory.share(), ready: fill(), ...(vmm && { vmm }) };
+        const share = memory.share();
+        const shared = { fd: share.fd, ready: fill() };
+        return { shared, [Symbol.asyncDispose]: share[Symbol.asyncDispose] };
       },
       abandon: async () => {
         grant[Symbol.dispose]();
-        await vmm?.discard();
         await unsealed.abandon();
         await held[Symbol.asyncDispose]();
       },
     };
+  }
+
+  async #admit({ vmId, project, vm, record }: ForkedVm): Promise<MemoryGrant> {
+    const written = Math.min(await writtenMemory(vm.identity.pid), bytesOf(record));
+    return await this.#budget.admit('a fork of this sandbox', { origin: vmId, project }, written);
   }
 }
 

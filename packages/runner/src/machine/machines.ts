@@ -108,11 +108,14 @@ export class Machines {
       templates: options.templates,
       emptyDisks: options.emptyDisks,
       localCopies: options.localCopies,
-      restore: async (boot, prepare, purpose, empty) => {
+      restore: async (boot, prepare, purpose) => {
         const clock = new Stopwatch();
-        const { vm, record } = await (empty === undefined
-          ? this.#restoring.restore(boot, clock, prepare, purpose)
-          : this.#restoring.restoreInto(empty, boot, clock, prepare, purpose));
+        const { vm, record } = await this.#restoring.restore(boot, clock, prepare, purpose);
+        return runningVm(vm, record, clock.steps);
+      },
+      restoreInto: async (empty, boot, prepare) => {
+        const clock = new Stopwatch();
+        const { vm, record } = await this.#restoring.restoreInto(empty, boot, clock, prepare);
         return runningVm(vm, record, clock.steps);
       },
       bootWithShares: async (boot, prepare) => {

@@ -40,8 +40,6 @@ type Restore = (
   options: Omit<BootOptions, 'disks'>,
   prepare: (jail: string, owner: { uid: number; gid: number }) => Promise<RestoreSource>,
   purpose?: VmRecord['purpose'],
-  /** A waiting VMM, instead of a new one. */
-  empty?: EmptyVm,
 ) => Promise<RunningVm>;
 
 export interface PersistentMachinesOptions {
@@ -51,6 +49,15 @@ export interface PersistentMachinesOptions {
   localCopies: LocalCopies;
   /** Restores a VM with its disks. Its guest is paused afterwards. */
   restore: Restore;
+  /** The same with a waiting VMM that has its memory. */
+  restoreInto: (
+    empty: EmptyVm,
+    options: Omit<BootOptions, 'disks'>,
+    prepare: (
+      jail: string,
+      owner: { uid: number; gid: number },
+    ) => Promise<Pick<RestoreSource, 'disks' | 'statePath'>>,
+  ) => Promise<RunningVm>;
   /** Boots a VM that shares folders of the host. Its guest is paused before its first instruction. */
   bootWithShares: (
     options: Omit<BootOptions, 'disks' | 'shares'> & { shares: readonly Share[] },
@@ -196,11 +203,11 @@ export class PersistentMachines {
     options: Omit<BootOptions, 'shape' | 'disks'> & {
       rootImagePath: string;
       origin: ForkOrigin;
-      /** The VMM that has this memory already. */
+      /** The VMM that has its memory already. Undefined where that is to be started. */
       empty: EmptyVm | undefined;
     },
   ): Promise<RunningVm> {
-    const { folders, templates, emptyDisks, localCopies, restore } = this.#options;
+    const { folders, templates, emptyDisks, localCopies, restore, restoreInto } = this.#options;
     const { vmId, rootImagePath, signal, origin, empty } = options;
     const { memory, statePath, shape, hardware } = origin;
     const vmm = templates.platform.driver.vmms.forState(origin.vmm);
@@ -209,34 +216,39 @@ export class PersistentMachines {
     const scratch = await readChain(folders.keep(vmId));
     if (scratch === undefined) throw new Error(`VM ${vmId} has no disk`);
     await checkChain(scratch);
-    const running = await restore(
-      { ...options, shape },
-      (jail, owner) =>
-        Promise.resolve({
+    const place = (jail: string, owner: { uid: number; gid: number }) => ({
+      disks: async () => {
+        const near = await localCopies.localPath(rootImagePath);
+        return await makeDisks(emptyDisks, jail, owner, { rootImagePath: near, scratch, persistent: true });
+      },
+      statePath,
+    });
+    let running: RunningVm;
+    if (empty !== undefined) {
+      running = await restoreInto(empty, { ...options, shape }, async (...where) => {
+        failpoint('fork:copied');
+        return place(...where);
+      });
+    } else {
+      if (memory === undefined) throw new Error('the VMM with its memory has ended');
+      const { fd } = memory;
+      const ready = async () => {
+        const complete = await memory.ready;
+        failpoint('fork:copied');
+        return complete;
+      };
+      running = await restore(
+        { ...options, shape },
+        async (...where) => ({
+          ...place(...where),
           vmm,
-          disks: async () => {
-            const near = await localCopies.localPath(rootImagePath);
-            return await makeDisks(emptyDisks, jail, owner, {
-              rootImagePath: near,
-              scratch,
-              persistent: true,
-            });
-          },
           diskMaxMib: largestMib(scratch),
-          memory: {
-            fd: memory.fd,
-            ready: async () => {
-              const ready = await memory.ready;
-              failpoint('fork:copied');
-              return ready;
-            },
-          },
-          statePath,
+          memory: { fd, ready },
           hardware,
         }),
-      'resumed',
-      empty,
-    );
+        'resumed',
+      );
+    }
     return await finish(running, async () => {
       await rm(statePath);
       signal?.throwIfAborted();

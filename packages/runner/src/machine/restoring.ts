@@ -8,7 +8,6 @@ import { findGuestMemory } from '../memory/guest-memory.ts';
 import type { MemoryOrigin } from '../memory/guest-memory.ts';
 import { mapHoles } from '../memory/map-holes.ts';
 import { applyPages } from '../memory/precopy.ts';
-import type { UnsealedMemory } from '../memory/sealed-memory.ts';
 import { usableMib } from '../template/machine-size.ts';
 import type { GuestSize, Platform } from '../template/machine-size.ts';
 import { memoryOf } from '../template/template-store.ts';
@@ -74,17 +73,15 @@ export interface RestoredVm {
   record: VmRecord & { diskBytes: { scratch: number; docker: number } };
 }
 
-/** A VMM that waits for memory and state. Its folder and its slot have a name of their own until then. */
+/**
+ * A VMM that waits for a state. It has the memory of a template, to which what the guest of that state has written is added. Its
+ * folder and its slot have a name of their own until then.
+ */
 export interface EmptyVm {
   id: string;
   vm: Vm;
+  /** With the template's file (`memoryOrigin`). */
   record: VmRecord;
-  /** Mapped privately by the VMM. */
-  memory: UnsealedMemory;
-  /** The file that the memory was filled from. */
-  base: MemoryOrigin;
-  /** Allocated bytes of its memory file, none of which it has mapped yet. */
-  heldBytes: number;
 }
 
 /** The start path of all VMs: a blank, jailed and unprivileged VMM loads a saved state, then its disks are attached. */
@@ -156,16 +153,16 @@ export class Restoring {
   }
 
   /**
-   * Starts a VMM that waits for memory and state, see `restoreInto`.
-   * @param memory not read until a state is loaded
+   * Starts a VMM that waits for a state, see `restoreInto`.
+   * @param memory of the template
    * @param diskMaxMib size of the largest disk that can be attached
    * @throws when the start fails; then `Machines.destroy` removes the rest
    */
   async startEmpty(
     options: Omit<BootOptions, 'disks'>,
-    memory: UnsealedMemory,
+    memory: { fd: number; origin: MemoryOrigin },
     diskMaxMib: number,
-  ): Promise<Omit<EmptyVm, 'base' | 'heldBytes'>> {
+  ): Promise<EmptyVm> {
     const { vmId } = options;
     const { hardware, vmm } = this.#platform;
     const record = { ...this.#newRecord(options), hardware: recordedHardware(hardware), vmm: vmm.version };
@@ -178,34 +175,39 @@ export class Restoring {
     ]);
     const state = await open(path, 'r');
     try {
-      const descriptors = { memoryFd: memory.memory.fd, stateFd: state.fd };
+      const descriptors = { memoryFd: memory.fd, stateFd: state.fd };
       const vm = await this.#launch(options, record, { vmm, cgroupProcs, diskMaxMib, ...descriptors });
-      const started = { ...record, process: vm.identity };
+      const fileHolesMib = await this.#completeMemory(vm, record, memory);
+      const started = {
+        ...record,
+        process: vm.identity,
+        memoryOrigin: memory.origin,
+        ...(fileHolesMib !== undefined && { fileHolesMib }),
+      };
       await this.#folders.save(vmId, started);
-      return { id: vmId, vm, record: started, memory };
+      return { id: vmId, vm, record: started };
     } finally {
       await state.close();
     }
   }
 
-  /** Like `restore`, with a waiting VMM whose memory has been filled already. */
+  /** Like `restore`, with a waiting VMM that has all of the memory already. Its guest continues from there. */
   async restoreInto(
     empty: EmptyVm,
     options: Omit<BootOptions, 'disks'>,
     clock: Stopwatch,
-    prepare: Prepare,
-    purpose?: VmRecord['purpose'],
+    prepare: (...place: Parameters<Prepare>) => Promise<Pick<RestoreSource, 'disks' | 'statePath'>>,
   ): Promise<RestoredVm> {
     const { vmId, shape, cpu } = options;
     const { vm } = empty;
-    const record = { ...empty.record, shape, ...(purpose && { purpose }) };
+    const record = { ...empty.record, shape, purpose: 'resumed' as const };
     try {
       await this.#folders.save(empty.id, record);
       await this.#folders.takeOver(empty.id, vmId);
       vm.movedTo(this.#folders.path(vmId)).setConsole(options.onConsole);
       const [source] = await allSettled([
         prepare(this.#folders.jail(vmId), ownerOf(options.slot)),
-        this.#cgroups.setLimits(record.cgroup, this.limits(withoutHoles(record), cpu)),
+        this.#cgroups.setLimits(record.cgroup, this.limits(record, cpu)),
       ]);
       clock.mark('prepare');
       const disks = source.disks?.();
@@ -215,7 +217,7 @@ export class Restoring {
         await disks;
         throw error;
       });
-      const restored = await this.#load({ vmId, vm, record }, { ...source, disks }, clock);
+      const restored = await this.#load({ vmId, vm, record }, { disks }, clock);
       await rm(this.#statePath(vmId));
       return restored;
     } catch (error) {
@@ -267,15 +269,15 @@ export class Restoring {
     });
   }
 
-  /** Loads the state into a waiting VMM, and attaches the disks. */
+  /** Loads the state into a waiting VMM, and attaches the disks. @param source.memory undefined if the VMM has all of it */
   async #load(
     { vmId, vm, record }: { vmId: string; vm: Vm; record: VmRecord },
-    source: Omit<RestoreSource, 'disks'> & { disks: Promise<VmDisks> | undefined },
+    source: Partial<Pick<RestoreSource, 'memory' | 'discard'>> & { disks: Promise<VmDisks> | undefined },
     clock: Stopwatch,
   ): Promise<RestoredVm> {
     const { memory, discard } = source;
     try {
-      const fileHolesMib = await this.#completeMemory(vm, record, memory);
+      const fileHolesMib = memory && (await this.#completeMemory(vm, record, memory));
       clock.mark('memory');
       await vm.loadState().catch(async (error: unknown) => {
         // It is discarded and made again.
@@ -288,7 +290,7 @@ export class Restoring {
         ...record,
         process: vm.identity,
         diskBytes: disks?.bytes ?? { scratch: 0, docker: 0 },
-        ...(memory.origin && { memoryOrigin: memory.origin }),
+        ...(memory?.origin && { memoryOrigin: memory.origin }),
         ...(fileHolesMib !== undefined && { fileHolesMib }),
       };
       await allSettled([

@@ -23,8 +23,6 @@ const RECIPES_MAX = 16;
 export interface WaitingVm {
   id: string;
   vm: Vm;
-  /** Allocated memory that its process has not mapped. */
-  heldBytes?: number;
 }
 
 /** A kind of waiting VMs, and how to make them. */
@@ -49,8 +47,9 @@ export interface WarmPoolsOptions {
   parallel?: number;
   /** Resolves when a core is free for making VMs ahead of time. Default: at once. */
   idleCapacity?: (signal: AbortSignal) => Promise<void>;
-  /** Memory that is available on the host, bytes. Default: what the kernel says. */
+  /** Memory that is available on the host, and memory of a process, in bytes. Default: what the kernel says. */
   available?: () => Promise<number>;
+  memoryOf?: (pid: number) => Promise<number>;
   log: Logger;
 }
 
@@ -239,7 +238,7 @@ export class WarmPools {
 
   /** @param pool has counted this one in `making` already */
   async #make(pool: Pool): Promise<void> {
-    const { idleCapacity, log } = this.#options;
+    const { idleCapacity, memoryOf = proportionalMemory, log } = this.#options;
     const { signal } = this.#closed;
     const { recipe } = pool;
     const id = `warm-${randomBytes(8).toString('hex')}`;
@@ -253,7 +252,7 @@ export class WarmPools {
       const began = performance.now();
       made = await recipe.make(id, signal);
       pool.demand.made(performance.now() - began);
-      const mib = ((await proportionalMemory(made.vm.identity.pid)) + (made.heldBytes ?? 0)) / MIB;
+      const mib = (await memoryOf(made.vm.identity.pid)) / MIB;
       signal.throwIfAborted();
       if (made.vm.exited) throw new Error('it ended at once');
       pool.mib = mib;

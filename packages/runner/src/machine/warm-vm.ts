@@ -58,6 +58,6 @@ export interface WarmVm {
 /** A VMM that was taken out of the pool. To be restored into or discarded. */
 export interface WarmVmm {
   empty: EmptyVm;
-  /** Kills the VMM. Its memory stays, and belongs to the caller. */
+  /** Kills the VMM, and removes all of it. */
   discard(): Promise<void>;
 }

@@ -41,7 +41,7 @@ export interface WarmVmsOptions<S extends VmSlot> {
  * - `template`: VMs that were restored from their template, have warmed up and are paused. A create or start only attaches its
  *   disks. They have no identity, disks or secrets of a tenant. An image that is requested repeatedly has waiting VMs of
  *   its own, which have the image mounted.
- * - `vmm`: VMMs without a state, whose memory is filled from the template, for restores of a sandbox's memory.
+ * - `vmm`: VMMs without a state, which have the template's memory, for forks.
  */
 export class WarmVms<S extends VmSlot> {
   readonly #options: WarmVmsOptions<S>;
@@ -150,11 +150,7 @@ export class WarmVms<S extends VmSlot> {
           diskMaxMib,
           signal,
         }),
-      remove: async (id, empty) => {
-        await empty?.memory.abandon();
-        await empty?.memory.memory[Symbol.asyncDispose]();
-        await this.#remove(id);
-      },
+      remove: (id) => this.#remove(id),
     };
   }
 

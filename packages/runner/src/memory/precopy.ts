@@ -10,10 +10,16 @@ interface PrecopyOptions {
 }
 
 /**
- * Copies the memory of a VMM to a file while its guest runs, in rounds: each copies the pages that were dirtied during the
+ * Where memory is copied to: the descriptor of a file as large as it, or the memory of a VMM whose guest has not run, which then
+ * has these pages for its own.
+ */
+export type PrecopyTarget = number | GuestMemory;
+
+/**
+ * Copies the memory of a VMM to a file or to another VMM while its guest runs, in rounds: each copies the pages that were dirtied during the
  * previous one. The guest is paused only for the last round, whose length does not depend on the size of the memory.
  *
- * Only the pages that the VMM has written to are copied: the file must have the content that the VMM maps, or had when the
+ * Only the pages that the VMM has written to are copied: the target must have the content that the VMM maps, or had when the
  * writes that are copied began. Where the kernel cannot track writes (before Linux 6.7) there is one round, and where it does not
  * mark them either nothing is copied until the guest is paused.
  */
@@ -30,24 +36,29 @@ export class Precopy implements AsyncDisposable {
   #isTracked = false;
   #isComplete = false;
 
-  private constructor(vm: object, { pid, address, bytes }: GuestMemory, target: number, tracked: boolean) {
+  private constructor(
+    vm: object,
+    { pid, address, bytes }: GuestMemory,
+    target: PrecopyTarget,
+    tracked: boolean,
+  ) {
     this.#vm = vm;
-    const path = `/proc/${process.pid}/fd/${target}`;
+    const to =
+      typeof target === 'number' ? `/proc/${process.pid}/fd/${target}` : `${target.pid}:${target.address}`;
     const place = [pid, address, bytes].map(String);
-    this.#helper = new HostdProcess('precopy', [...place, path, ...(tracked ? [] : ['untracked'])]);
+    this.#helper = new HostdProcess('precopy', [...place, to, ...(tracked ? [] : ['untracked'])]);
     this.#roundMs = DEADLINES_MS.precopyRound + bytes / SLOWEST_COPY_BYTES_A_MS;
   }
 
   /**
    * Copies all anonymous pages of the VMM's private mapping.
    * @param vm whose memory it is
-   * @param target descriptor of a file as large as the memory
    * @throws when the VMM cannot be traced, without `onUntraceable`
    */
   static async begin(
     vm: object,
     memory: GuestMemory,
-    target: number,
+    target: PrecopyTarget,
     { onUntraceable }: PrecopyOptions = {},
   ): Promise<Precopy> {
     const precopy = await Precopy.#start(vm, memory, target).catch(async (error: unknown) => {
@@ -65,10 +76,10 @@ export class Precopy implements AsyncDisposable {
   }
 
   /**
-   * Copies what was written since this copy was complete, to another file.
+   * Copies what was written since this copy was complete, to another target.
    * @returns undefined when that is not known
    */
-  async follow(memory: GuestMemory, target: number): Promise<Precopy | undefined> {
+  async follow(memory: GuestMemory, target: PrecopyTarget): Promise<Precopy | undefined> {
     if (!this.#isTracked || !this.#isComplete || Precopy.#latest.get(this.#vm) !== this) return undefined;
     return await Precopy.#start(this.#vm, memory, target);
   }
@@ -76,7 +87,7 @@ export class Precopy implements AsyncDisposable {
   static async #start(
     vm: object,
     memory: GuestMemory,
-    target: number,
+    target: PrecopyTarget,
     tracked = Precopy.tracksWrites,
   ): Promise<Precopy> {
     const precopy = new Precopy(vm, memory, target, tracked);

@@ -11,10 +11,6 @@ export interface UnsealedMemory {
    * @param source a sparse file; its data is copied to where nothing was written yet
    */
   seal: (source: string) => Promise<void>;
-  /** Copies the data of a file to where nothing was written yet, so that a later `seal` with the same file is faster. */
-  fill: (source: string) => Promise<void>;
-  /** Discards the content. */
-  clear: () => Promise<void>;
   /** Instead of `seal`, when the memory is not needed. */
   abandon: () => Promise<void>;
 }
@@ -75,11 +71,6 @@ export class SealedMemory implements AsyncDisposable {
     return {
       memory: new SealedMemory(file),
       seal,
-      fill: (source) => ask(`fill ${source}`),
-      clear: async () => {
-        await file.truncate(0);
-        await file.truncate(bytes);
-      },
       abandon,
     };
   }

@@ -6,7 +6,6 @@ import type { Slot } from '../network/slot.ts';
 import type { TakeOptions } from '../network/slot-pool.ts';
 import { failpoint } from '../failpoint.ts';
 import { guestSize } from '../template/machine-size.ts';
-import { isAlive } from '../vmm/process-identity.ts';
 import type { Assignment } from './assignment.ts';
 import type { SandboxVolumes } from './sandbox-volumes.ts';
 import type { RootImages } from './root-images.ts';
@@ -132,12 +131,7 @@ export class MachineStarts {
     signal: AbortSignal,
   ): Promise<StartedVm> {
     const { machines, network } = this.#options;
-    let vmm = origin.takeVmm();
-    if (vmm !== undefined && !isAlive(vmm.empty.vm.identity)) {
-      // Another VM can be started with the same memory.
-      await vmm.discard();
-      vmm = undefined;
-    }
+    const vmm = origin.takeVmm();
     try {
       const slot = await (vmm === undefined
         ? network.take(vmId, egressOf(spec))
