@@ -33,7 +33,7 @@ describe('rlp region', () => {
     await done('set', 'north', '--toolbox-url', 'https://gw.north.test', '--preview-url', 'https://p.test');
     assert.match(
       await done(),
-      /^north +North +enabled +europe +0 +0 +https:\/\/gw\.north\.test +https:\/\/p\.test$/m,
+      /^north +North +enabled +europe +0 +0 +https:\/\/gw\.north\.test +https:\/\/p\.test +-$/m,
     );
     assert.match(await done('ls'), /^here +Here +enabled, default +- .*\n[^]*^europe +Europe +north$/m);
     await done('set', 'north', '--default');
@@ -42,7 +42,8 @@ describe('rlp region', () => {
     assert.match(last.stderr, /make another one the default first/);
     await done('set', 'here', '--default');
     await done('set', 'north', '--disable', '--no-global', '--toolbox-url', '');
-    assert.match(await done(), /^north +North +disabled +- +0 +0 +- +https:\/\/p\.test$/m);
+    assert.match(await done(), /^north +North +disabled +- +0 +0 +- +https:\/\/p\.test +-$/m);
+    assert.equal(await done('store', 'north', 'none'), 'none\n');
     await done('default', 'here', '--project', project.projectId);
     await done('default', 'none', '--project', project.projectId, '--json');
     await done('global', 'rename', 'europe', 'EU');
@@ -55,6 +56,9 @@ describe('rlp region', () => {
     for (const [code, ...args] of [
       ['2', 'set', 'here'],
       ['2', 'set', 'here', '--enable', '--disable'],
+      ['2', 'store', 'here', 'bucket', '--access-key-id', 'AKIA'],
+      ['2', 'store', 'here', 's3://bucket'],
+      ['4', 'store', 'nowhere', 'none'],
       ['2', 'default', 'here'],
       ['2', 'default', 'here', '--org', 'a', '--project', 'b'],
       ['4', 'drain', 'nowhere'],

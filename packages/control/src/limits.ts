@@ -4,11 +4,12 @@ import { DEFAULT_QUOTAS, type Quotas } from './tenancy/quotas/quotas.ts';
 import { TEARDOWN_GRACE_MS } from './platform/teardown/teardown.ts';
 import { SNAPSHOT_DEADLINE_MS } from './compute/snapshots/transitions.ts';
 import type { InstanceLimits } from './functions/instances/instances.ts';
+import type { ReplicationLimits } from './storage/artifacts/replications.ts';
 import type { BuildLimits } from './storage/images/build-queue.ts';
 import type { SchedulingLimits } from './compute/scheduler/overcommit.ts';
 import { STATE_DEADLINES, type StateDeadlines } from './compute/sandboxes/transitions.ts';
 
-export interface ControlLimits extends SchedulingLimits, BuildLimits, InstanceLimits {
+export interface ControlLimits extends SchedulingLimits, BuildLimits, InstanceLimits, ReplicationLimits {
   /** Of each organization without quotas of its own. */
   quotas: Quotas;
   deadlines: StateDeadlines;
@@ -30,6 +31,8 @@ export interface ControlLimits extends SchedulingLimits, BuildLimits, InstanceLi
   invocationRetentionDays: number;
   /** How long the store keeps a blob that no row names, in milliseconds. */
   blobGraceMs: number;
+  /** How long the store of a region keeps a copy of an artifact of elsewhere that nothing uses, in milliseconds. */
+  replicaIdleMs: number;
   /** How long a volume keeps commits that are not among its newest, in milliseconds. */
   volumeHistoryMs: number;
   /** Longest `scaledown_window_s` of a function: idle instances cost nothing. */
@@ -64,6 +67,9 @@ export const CONTROL_LIMITS: ControlLimits = {
   auditRetentionDays: 365,
   invocationRetentionDays: 30,
   blobGraceMs: 24 * 3_600_000,
+  replicaIdleMs: 7 * 24 * 3_600_000,
+  replications: 4,
+  replicationDeadlineMs: 3_600_000,
   volumeHistoryMs: 7 * 24 * 3_600_000,
   functionLeaseMs: 15_000,
   functionWindowMaxS: 3_600,

@@ -5,8 +5,9 @@ import type { Logger } from 'pino';
 import { Registry } from 'prom-client';
 import { createArtifacts, type Artifacts } from './storage/artifacts/artifacts.ts';
 import type { BlobStore } from './storage/artifacts/blob-store.ts';
-import { createBlobs } from './storage/artifacts/blobs.ts';
 import { openStore } from './storage/artifacts/open-store.ts';
+import { createStores, type Stores } from './storage/artifacts/stores.ts';
+import { DEPLOYMENT_STORE } from './storage/artifacts/blob-rows.ts';
 import { createAuthenticator, type Authenticator } from './platform/auth/authenticator.ts';
 import { createCallerAuthenticator, type CallerAuthenticator } from './platform/auth/caller.ts';
 import { createBilling, type Billing } from './tenancy/billing/billing.ts';
@@ -104,8 +105,10 @@ export interface ControlServices {
   readonly readImage: ReadImage;
   readonly runners: RunnerRegistry;
   readonly builds: BuildQueue;
-  /** The store of images, snapshots and build contexts. A blob that no row names is removed after a grace period. */
+  /** The store of the deployment: of images, snapshots, build contexts and volumes. A blob that no row names is removed after a grace period. */
   readonly blobs: BlobStore;
+  /** It, and those of regions. */
+  readonly stores: Stores;
   readonly artifacts: Artifacts;
   /** Aborted when the server is about to stop: balancers are to lead clients elsewhere. */
   readonly draining: AbortController;
@@ -191,7 +194,9 @@ export async function createServices(
   const artifacts = createArtifacts({
     database,
     storeAll: options.store.type === 's3',
+    replicaIdleMs: limits.replicaIdleMs,
     onChanged: (rows) => events.emit('artifacts-changed', rows),
+    onReplicate: () => events.emit('replications-pending'),
     log,
   });
   const scheduler = createScheduler({
@@ -218,6 +223,9 @@ export async function createServices(
   const deployment = await deploymentId(database);
   const store = await openStore(options.store, deployment);
   cleanup.defer(() => store.close?.());
+  const stores = createStores({ database, encryption, deploymentId: deployment, own: store });
+  cleanup.defer(() => stores.close());
+  const { blobs } = await stores.open(DEPLOYMENT_STORE);
 
   const runners = createRegistry({
     database,
@@ -310,7 +318,8 @@ export async function createServices(
     runners,
     builds,
     artifacts,
-    blobs: createBlobs(database, store),
+    blobs,
+    stores,
     draining: new AbortController(),
     cleanup,
   };

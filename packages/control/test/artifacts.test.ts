@@ -1,9 +1,7 @@
 /** Artifacts in the control plane: uploads, placement, replication, removal, and what a runner may do with the store. */
 import assert from 'node:assert/strict';
-import { createHash } from 'node:crypto';
 import { afterEach, beforeEach, describe, it } from 'node:test';
 import type { ArtifactAssignment } from '@releap/contract/runner';
-import { credentialOf } from '@releap/testing/credentials';
 import {
   create,
   host,
@@ -19,6 +17,7 @@ import {
 } from '@releap/testing/world';
 import { createEventBus } from '../src/platform/events/event-bus.ts';
 import { createVersionStates } from '../src/functions/versions/version-states.ts';
+import { ask as askStore, digestOf, PARTS, reportStored, upload as uploadTo } from './support/artifacts.ts';
 
 let world: World;
 beforeEach(async () => {
@@ -29,52 +28,10 @@ beforeEach(async () => {
 afterEach(() => world[Symbol.asyncDispose]());
 
 const image = { image: 'localhost:5000/app:1' };
-const digestOf = (text: string): string => `sha256:${createHash('sha256').update(text).digest('hex')}`;
-
-function ask(runner: ScriptedRunner, method: string, path: string, body?: string): Promise<Response> {
-  return fetch(`${world.internalUrl}${path}`, {
-    method,
-    headers: {
-      authorization: `Bearer ${credentialOf(runner.id)}`,
-      'content-type': path.includes('/blobs/') ? 'application/octet-stream' : 'application/json',
-    },
-    ...(body === undefined ? {} : { body }),
-  });
-}
-
-/** Uploads these texts as the parts of the artifact, as a runner does, and reports them. */
-async function upload(
-  runner: ScriptedRunner,
-  { id, generation }: ArtifactAssignment,
-  parts: Record<string, string>,
-): Promise<void> {
-  for (const text of Object.values(parts)) {
-    const answer = await ask(runner, 'PUT', `/internal/blobs/${digestOf(text)}?location=${id}`, text);
-    assert.equal(answer.status, 204, await answer.text());
-  }
-  await reportStored(runner, { id, generation }, parts);
-}
-
-async function reportStored(
-  runner: ScriptedRunner,
-  { id, generation }: Pick<ArtifactAssignment, 'id' | 'generation'>,
-  parts: Record<string, string>,
-): Promise<void> {
-  const seq = runner.report({
-    kind: 'artifact',
-    id,
-    generation,
-    status: 'stored',
-    detail: {
-      parts: Object.entries(parts).map(([name, text]) => ({
-        name,
-        digest: digestOf(text),
-        bytes: text.length,
-      })),
-    },
-  });
-  await until(() => runner.acked >= seq);
-}
+const ask = (runner: ScriptedRunner, ...request: [method: string, path: string, body?: string]) =>
+  askStore(world, runner, ...request);
+const upload = (runner: ScriptedRunner, at: ArtifactAssignment, parts: Record<string, string>) =>
+  uploadTo(world, runner, at, parts);
 
 const stored = async (id: string): Promise<boolean> =>
   (await world.database.pool.query('select 1 from artifacts where id = $1 and stored_at is not null', [id]))
@@ -100,8 +57,6 @@ async function loseForLong(runner: ScriptedRunner): Promise<void> {
     [runner.id],
   );
 }
-
-const PARTS = { 'disk.json': '{}', 'layer-0.qcow2': 'a layer', 'root.squashfs': 'a root image' };
 
 /** A second host, and the snapshot of the first one uploaded. */
 async function replicated(): Promise<{ home: ScriptedRunner; other: ScriptedRunner; id: string }> {
@@ -328,6 +283,38 @@ describe('an image that was built from a Dockerfile', () => {
     const states = createVersionStates(world.database, createEventBus(quiet));
     await states.publish(next.body.version_id);
     await until(async () => !(await isNeeded()));
+  });
+});
+
+describe('an image that was built in two regions', () => {
+  it('is used in both before it is stored', async () => {
+    const options = { hello: { capabilities: ['dockerfile-builds'] } };
+    const runners = {
+      here: await world.runner(options),
+      there: await world.runner({ ...options, region: 'there' }),
+    };
+    for (const region of ['here', 'there'] as const) {
+      const posted = await world.call('POST', '/images', {
+        name: `built-${region}`,
+        source: { type: 'dockerfile', dockerfile: 'FROM scratch' },
+        region,
+      });
+      assert.equal(posted.status, 200, posted.text);
+      await until(
+        async () => (await world.call('GET', `/jobs/${posted.body.job_id}`)).body.status === 'done',
+      );
+    }
+    await until(async () => {
+      await world.control.runTask('artifacts');
+      return (await world.database.pool.query('select 1 from artifact_locations')).rowCount === 2;
+    });
+    for (const region of ['here', 'there'] as const) {
+      const vm = await create(world.call, world, { image: `built-${region}`, region });
+      assert.equal((await runners[region].assigned(vm.uuid)).vm_id, vm.uuid);
+      await waitFor(world.call, vm.id, 'running');
+    }
+    const { rows } = await world.database.pool.query('select stored_at from artifacts');
+    assert.deepEqual(rows, [{ stored_at: null }]);
   });
 });
 

@@ -42,6 +42,7 @@ describe('a region', () => {
       global_region_id: null,
       toolbox_proxy_url: 'https://gw.east.test',
       preview_url: null,
+      store: null,
       hosts: 0,
       sandboxes: 0,
       default_of: { organizations: 0, projects: 0 },

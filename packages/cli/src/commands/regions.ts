@@ -2,6 +2,7 @@
 import type { OperatorRegion, RegionUpdateRequest } from '@releap/contract/wire';
 import { usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
+import { readSecret } from '../input/read-secret.ts';
 import { openOperator } from '../operator.ts';
 import { table } from '../output/table.ts';
 import { type Context, print, printJson, remark, show } from '../terminal.ts';
@@ -26,7 +27,7 @@ export async function listRegions(context: Context): Promise<number> {
   print(
     context,
     table(
-      ['REGION', 'NAME', 'STATUS', 'GLOBAL', 'HOSTS', 'SANDBOXES', 'TOOLBOX', 'PREVIEWS'],
+      ['REGION', 'NAME', 'STATUS', 'GLOBAL', 'HOSTS', 'SANDBOXES', 'TOOLBOX', 'PREVIEWS', 'STORE'],
       list.regions.map(row),
     ),
   );
@@ -46,6 +47,7 @@ function row(region: OperatorRegion): string[] {
     String(region.sandboxes),
     region.toolbox_proxy_url ?? '-',
     region.preview_url ?? '-',
+    region.store === null ? '-' : bucketUrl(region.store),
   ];
 }
 
@@ -79,6 +81,47 @@ function fields(options: RegionOptions): RegionUpdateRequest {
     ...(toolboxUrl === undefined ? {} : { toolbox_proxy_url: toolboxUrl || null }),
     ...(previewUrl === undefined ? {} : { preview_url: previewUrl || null }),
   };
+}
+
+export interface RegionStoreOptions {
+  accessKeyId?: string;
+  endpoint?: string;
+  s3Region?: string;
+}
+
+const bucketUrl = ({ bucket, prefix }: { bucket: string; prefix: string }): string =>
+  `s3://${bucket}${prefix === '' ? '' : `/${prefix}`}`;
+
+/** @param url `s3://BUCKET[/PREFIX]`; `none`: the store of the deployment */
+export async function setRegionStore(
+  context: Context,
+  id: string,
+  url: string,
+  { accessKeyId, endpoint, s3Region }: RegionStoreOptions,
+): Promise<number> {
+  const { api } = openOperator(context);
+  const printed = (region: OperatorRegion) => (region.store === null ? 'none' : bucketUrl(region.store));
+  if (url === 'none') {
+    const region = await api.removeRegionStore({ params: { id } });
+    return show(context, region, () => printed(region));
+  }
+  const [, bucket, prefix = ''] = /^s3:\/\/([^/]+)\/?(.*)$/.exec(url) ?? [];
+  if (bucket === undefined) throw usageError(`${JSON.stringify(url)} is not s3://BUCKET[/PREFIX] or none`);
+  if (accessKeyId === undefined) throw usageError('--access-key-id is required for a bucket');
+  const region = await api.setRegionStore({
+    params: { id },
+    body: {
+      bucket,
+      prefix: prefix.replace(/\/+$/, ''),
+      ...(endpoint === undefined ? {} : { endpoint: endpoint.replace(/\/+$/, '') }),
+      ...(s3Region === undefined ? {} : { s3_region: s3Region }),
+      credentials: {
+        access_key_id: accessKeyId,
+        secret_access_key: await readSecret(context, `secret of ${accessKeyId}`),
+      },
+    },
+  });
+  return show(context, region, () => printed(region));
 }
 
 export async function removeRegion(context: Context, id: string): Promise<number> {

@@ -42,6 +42,20 @@ export function regionCommands({ program, lazy }: Registration): void {
     .option('--wait-timeout <duration>', 'how long to wait for that (default: 30m)')
     .action(lazy(async () => (await import('../commands/drain-region.ts')).drainRegion));
   region
+    .command('store')
+    .summary('where hosts of a region store images and snapshots')
+    .description(
+      'Give a region an S3 bucket of its own, or return it to the store of the deployment. Images and disk snapshots of elsewhere are ' +
+        'copied into it when they are used in the region first. The secret key is read from the terminal, or from stdin when it is piped. ' +
+        'The same command with a new key replaces the key. Upgrade all control servers first.',
+    )
+    .argument('<region>')
+    .argument('<bucket>', 's3://BUCKET[/PREFIX], or none: the store of the deployment')
+    .option('--access-key-id <id>', 'id of the access key')
+    .option('--endpoint <url>', 'of a service other than AWS')
+    .option('--s3-region <name>', 'region with which requests are signed (default: us-east-1)')
+    .action(lazy(async () => (await import('../commands/regions.ts')).setRegionStore));
+  region
     .command('rm')
     .description('Delete a region that is disabled and has nothing in it.')
     .argument('<region>')

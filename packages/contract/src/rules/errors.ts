@@ -91,6 +91,24 @@ export function conflict(message: string, code?: CodeOf<409>): ApiError {
   return refusalOf(409, message, code);
 }
 
+/** How long a client waits before it asks again for what is being copied, in seconds. */
+const REPLICATION_RETRY_AFTER_SECS = 2;
+
+/** 409 of an image or snapshot that is not in the region yet. @param trouble why not, where that is known */
+export function stillReplicating(
+  what: string,
+  region: string,
+  trouble: string | null,
+  code: CodeOf<409>,
+): ApiError {
+  const why = trouble === null ? '' : ` (${trouble}; it is tried again)`;
+  return new ApiError(
+    409,
+    `${what} is still replicating into the region ${quote(region)}${why}: try again in a moment`,
+    { code, headers: { 'retry-after': String(REPLICATION_RETRY_AFTER_SECS) } },
+  );
+}
+
 /** 429 of a create, with the fields of `OverloadBody`. */
 export function overloaded(
   message: string,

@@ -13,6 +13,59 @@ const Slug = Type.String({
 });
 const RegionName = Type.String({ minLength: 1, maxLength: 128, description: 'Display name.' });
 
+/** Where the bucket of a region is. */
+const storeFields = {
+  bucket: Type.String({
+    pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$',
+    expected: 'the name of a bucket',
+  }),
+  prefix: Type.String({
+    pattern: '^(?:[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*)?$',
+    maxLength: 256,
+    expected: 'names of folders with / between them',
+    description: 'Folder in the bucket; empty: none.',
+  }),
+  endpoint: nullable(
+    Type.String({
+      pattern: '^https?://[^\\s/?#@]+$',
+      maxLength: 512,
+      expected: 'an http:// or https:// URL without path, query and user',
+    }),
+    'Of the service; null: AWS.',
+  ),
+  s3_region: Type.String({
+    pattern: '^[A-Za-z0-9-]{1,64}$',
+    expected: 'the name of a region',
+    description: 'With which requests are signed.',
+  }),
+};
+
+export const OperatorRegionStore = Type.Object(storeFields, {
+  description: 'The bucket in which the hosts of the region store images and snapshots.',
+});
+export type OperatorRegionStore = Static<typeof OperatorRegionStore>;
+
+const Key = (description: string) =>
+  Type.String({
+    minLength: 1,
+    maxLength: 512,
+    pattern: '^[^\\s]+$',
+    expected: 'a text without spaces',
+    description,
+  });
+
+export const RegionStoreRequest = Type.Object({
+  bucket: storeFields.bucket,
+  prefix: Type.Optional(storeFields.prefix),
+  endpoint: Type.Optional(storeFields.endpoint),
+  s3_region: Type.Optional(storeFields.s3_region),
+  credentials: Type.Object(
+    { access_key_id: Key('Id of the access key.'), secret_access_key: Key('Its secret.') },
+    { writeOnly: true, description: 'Kept encrypted, and never returned.' },
+  ),
+});
+export type RegionStoreRequest = Static<typeof RegionStoreRequest>;
+
 export const OperatorRegion = Type.Object({
   id: Type.String(),
   name: Type.String(),
@@ -21,6 +74,7 @@ export const OperatorRegion = Type.Object({
   global_region_id: Type.Union([Type.String(), Type.Null()]),
   toolbox_proxy_url: Type.Union([Type.String(), Type.Null()]),
   preview_url: Type.Union([Type.String(), Type.Null()]),
+  store: nullable(OperatorRegionStore, 'Its own store; null: that of the deployment.'),
   hosts: Type.Integer(),
   sandboxes: Type.Integer({ description: 'Those that are not deleted.' }),
   default_of: Type.Object(
@@ -144,6 +198,31 @@ export const operatorRegionOperations = {
       404: 'There is no such region.',
       409: 'It is enabled, or something is in it or refers to it: `error` lists what.',
     },
+  },
+  setRegionStore: {
+    ...onRegion,
+    method: 'PUT',
+    path: '/operator/regions/:id/store',
+    summary: 'Give a region an S3 bucket of its own',
+    description:
+      'Hosts of the region store images and snapshots there and fetch them from it. Those that are in another store are copied when they ' +
+      'are used in the region first. Keys are replaced by the same request with new ones. The bucket is tried first.',
+    body: RegionStoreRequest,
+    success: { status: 200, response: { description: 'Set.', schema: OperatorRegion } },
+    errors: {
+      400: 'A field is not valid, or nothing can be written to the bucket: `error` says why.',
+      404: 'There is no such region.',
+    },
+  },
+  removeRegionStore: {
+    ...onRegion,
+    method: 'DELETE',
+    path: '/operator/regions/:id/store',
+    summary: 'Return a region to the store of the deployment',
+    description:
+      'What is in its bucket stays there and can be used: it is copied when it is used next. The service removes it once nothing needs it.',
+    success: { status: 200, response: { description: 'Returned.', schema: OperatorRegion } },
+    errors: { 404: 'There is no such region.' },
   },
   createGlobalRegion: {
     method: 'POST',

@@ -1,12 +1,12 @@
 import {
   badRequest,
-  conflict,
   DEFAULTS,
   formatSandboxId,
   overloaded,
   quote,
   resolveSandboxCreate,
   snapshotNotFound,
+  stillReplicating,
   type PlatformLimits,
   type ResolvedSandbox,
   type SandboxCreateRequest,
@@ -62,7 +62,7 @@ export interface CreateContext {
   platform: PlatformLimits;
   readRecord: ReadRecord;
   readImage: ReadImage;
-  artifacts: Pick<Artifacts, 'want' | 'isImageAvailable'>;
+  artifacts: Pick<Artifacts, 'awaitedSnapshot' | 'awaitedImage'>;
   /** @throws 402 */
   requireCredits: (orgId: string) => Promise<void>;
 }
@@ -206,12 +206,17 @@ async function resolveSource(
   const stored = (await queryOne(database.pool, STORED, [snapshot.id])) !== undefined;
   const host = await queryOne(database.pool, HOST, [snapshot.runner_id]);
   if (host === undefined) throw new Error(`snapshot ${snapshot.id} has no host`);
-  if (region !== home && snapshot.status === 'ready' && !stored && host.status !== 'lost') {
-    await artifacts.want(snapshot.id);
-    throw conflict(
-      `snapshot ${quote(name)} is still replicating into the region ${quote(region)}: try again in a moment`,
-      'snapshot_not_ready',
-    );
+  // A lost host that alone has it is reported below.
+  const isLost = host.status === 'lost';
+  if (
+    snapshot.kind === 'disk' &&
+    snapshot.status === 'ready' &&
+    (region !== home || isLost) &&
+    (stored || !isLost)
+  ) {
+    const waits = await artifacts.awaitedSnapshot(snapshot.id, region);
+    if (waits !== undefined)
+      throw stillReplicating(`snapshot ${quote(name)}`, region, waits.trouble, 'snapshot_not_ready');
   }
   const captured = body.env === undefined ? await snapshotEnvironment(database.pool, snapshot) : {};
   const sandbox = restoredSandbox(asked, body, snapshot, captured, platform);

@@ -51,6 +51,7 @@ export const NEED = `s.region, s.mode, s.spot, s.cpu_arch, s.cpu, s.mem_mib, s.g
           and (k.kind = 'full' or not exists (select 1 from artifacts a where a.id = k.id and a.stored_at is not null))) end,
     case when made.artifact_id is not null then
       (select l.runner_id from artifacts a join artifact_locations l on l.artifact_id = a.id
+         join runners h on h.id = l.runner_id and h.region = s.region
         where a.kind = 'image' and a.stored_at is null and a.id = made.artifact_id and l.status = 'present' limit 1) end
   ) as required_runner_id,
   coalesce(made.root ->> 'type' = 'dockerfile', false) as is_built,
@@ -60,7 +61,7 @@ export const NEED = `s.region, s.mode, s.spot, s.cpu_arch, s.cpu, s.mem_mib, s.g
   ${when(
     'made.artifact_id is not null',
     `select l.runner_id from artifact_locations l
-         where l.artifact_id = made.artifact_id and l.status = 'present' and l.desired <> 'deleted'`,
+         where l.artifact_id = made.artifact_id and l.runner_id is not null and l.status = 'present' and l.desired <> 'deleted'`,
   )} as holders,
   ${when(HAS_VOLUMES, 'select a.volume_id from volume_attachments a where a.sandbox_id = s.id')} as volumes,
   ${when(

@@ -8,6 +8,7 @@ import {
   type ApiError,
   type OperatorRegion,
   type OperatorRegionList,
+  type OperatorRegionStore,
   type RegionCreateRequest,
   type RegionUpdateRequest,
 } from '@releap/contract';
@@ -29,6 +30,7 @@ interface Row {
   global_region_id: string | null;
   toolbox_proxy_url: string | null;
   preview_url: string | null;
+  store: OperatorRegionStore | null;
   hosts: number;
   sandboxes: number;
   organizations: number;
@@ -39,6 +41,8 @@ interface Row {
 const LIST = statement<Row>(
   'operator-regions',
   `select r.id, r.name, r.enabled, r.is_default, r.global_region_id, r.toolbox_proxy_url, r.preview_url,
+          (select jsonb_build_object('bucket', l.bucket, 'prefix', l.prefix, 'endpoint', l.endpoint, 's3_region', l.s3_region)
+             from region_store_locations l where l.region = r.id) as store,
           (select count(*)::integer from runners h where h.region = r.id and h.forgotten_at is null) as hosts,
           (select count(*)::integer from region_contents c where c.region = r.id and c.what = 'sandbox' and not c.deleted) as sandboxes,
           (select count(*)::integer from organizations o where o.default_region = r.id and o.deleted_at is null) as organizations,
@@ -181,7 +185,8 @@ function notEmpty(id: string, contents: readonly { what: string; deleted: boolea
   return conflict(`region ${quote(id)} is not empty: it has ${texts.join(', ')}${kept}`, 'in_use');
 }
 
-async function readRegion(on: Queryable, id: string): Promise<OperatorRegion> {
+/** @throws 404 */
+export async function readRegion(on: Queryable, id: string): Promise<OperatorRegion> {
   const row = await queryOne(on, LIST, [id]);
   if (row === undefined) throw regionNotFound(id);
   return toRegion(row);

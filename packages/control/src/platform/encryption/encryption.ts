@@ -17,10 +17,10 @@ export interface Sealed {
 
 /** The owner of a value: authenticated data, which must be the same for decryption. */
 export interface Owner {
-  kind: 'secret' | 'registry-password' | 'service-key';
+  kind: 'secret' | 'registry-password' | 'service-key' | 'store-credentials';
   /** Empty for keys of the whole deployment. */
   projectId: string;
-  /** Of the secret or key, or the registry's host. */
+  /** Of the secret or key, the registry's host, or the store's id. */
   name: string;
 }
 

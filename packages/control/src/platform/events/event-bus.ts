@@ -27,6 +27,8 @@ export interface ControlEvents {
   'sandboxes-changed': readonly SandboxRow[];
   'snapshots-changed': readonly SnapshotRow[];
   'artifacts-changed': readonly AssignmentChange[];
+  /** Artifacts may be due to be copied into stores of regions. */
+  'replications-pending': undefined;
   /** Copies of volumes on hosts. */
   'volumes-changed': readonly AssignmentChange[];
   /** Functions with these ids have changed: their current version, its configuration, or who may call them; or are deleted. */

@@ -86,13 +86,14 @@ export const HOSTS = statement<{ hosts: number }>(
     where forgotten_at is null and status <> 'lost' and 'artifact' = any(kinds)`,
 );
 
-/** Starts uploads. $1 whether all are stored, not only those that a request waits for; $2 rows */
+/** Starts uploads. $1 whether all are stored, not only those that a request waits for, or whose region has a bucket of its own; $2 rows */
 export const START_UPLOADS = statement<AssignmentChange>(
   'artifacts-start-uploads',
   `with chosen as (
      select distinct on (a.id) l.id
        from artifacts a join artifact_locations l on l.artifact_id = a.id join runners r on r.id = l.runner_id
-      where a.stored_at is null and a.unneeded_since is null and (a.wanted or $1::boolean)
+      where a.stored_at is null and a.unneeded_since is null
+        and (a.wanted or $1::boolean or exists (select 1 from region_stores g where g.region = r.region))
         and l.desired = 'present' and l.status = 'present' and (l.retry_at is null or l.retry_at <= now())
         and r.status = 'online' and 'artifact' = any(r.kinds)
         and not exists (select 1 from artifact_locations o join runners u on u.id = o.runner_id
@@ -104,29 +105,17 @@ export const START_UPLOADS = statement<AssignmentChange>(
 );
 
 /** Locked until the end of the transaction. $1 location, $2 runner, $3 generation */
-export const LOCK_UPLOAD = statement<{ artifact_id: string; project_id: string }>(
+export const LOCK_UPLOAD = statement<{ artifact_id: string; project_id: string; store_id: string }>(
   'artifact-lock-upload',
-  `select l.artifact_id, a.project_id from artifact_locations l join artifacts a on a.id = l.artifact_id
+  `select l.artifact_id, a.project_id, (select store_of_region(r.region) from runners r where r.id = l.runner_id) as store_id
+     from artifact_locations l join artifacts a on a.id = l.artifact_id
     where l.id = $1 and l.runner_id = $2 and l.generation = $3 and l.desired = 'stored' for update`,
 );
-/**
- * Those parts that are in the store, and whose content the host or the same project has. Their blobs cannot be removed
- * before the end of the transaction. $1 digests, $2 bytes, $3 location, $4 project
- */
-export const PROVEN = statement<{ digest: string }>(
-  'artifact-proven-parts',
-  `select b.digest from blobs b join unnest($1::text[], $2::bigint[]) as t(digest, bytes) on t.digest = b.digest and t.bytes = b.bytes
-    where b.stored_at is not null
-      and (exists (select 1 from artifact_uploads u where u.location_id = $3 and u.digest = b.digest)
-        or exists (select 1 from artifact_parts p join artifacts a on a.id = p.artifact_id
-                    where p.digest = b.digest and a.project_id = $4))
-      for key share of b`,
-);
-/** $1 artifact, $2 names, $3 digests, $4 bytes */
+/** $1 artifact, $2 names, $3 digests, $4 bytes, $5 store */
 export const STORE_PARTS = statement(
   'artifact-store-parts',
   `with stored as (
-     update artifacts set stored_at = now(), wanted = false, bytes = (select sum(b) from unnest($4::bigint[]) as b)
+     update artifacts set stored_at = now(), store_id = $5, wanted = false, bytes = (select sum(b) from unnest($4::bigint[]) as b)
       where id = $1 and stored_at is null returning id
    )
    insert into artifact_parts (artifact_id, name, digest, bytes)
@@ -171,15 +160,6 @@ export const PLACE = statement<AssignmentChange>(
      set desired = 'present', held = true, generation = l.generation + 1, updated_at = now(),
          ${LOCATION_EVENTS.sets('l', 'place')} where l.desired = 'deleted'
    returning ${CHANGE}`,
-);
-
-/** An image, and whether a host of a region can have it. $1 project, $2 digest, $3 region */
-export const IMAGE = statement<{ id: string; available: boolean }>(
-  'artifact-image',
-  `select a.id, a.stored_at is not null or exists (
-            select 1 from artifact_locations l join runners r on r.id = l.runner_id
-             where l.artifact_id = a.id and l.status = 'present' and l.desired <> 'deleted' and r.region = $3) as available
-     from artifacts a where a.kind = 'image' and a.project_id = $1 and a.digest = $2`,
 );
 
 /** A request needs it in the store. $1 artifact */

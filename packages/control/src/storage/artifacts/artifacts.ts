@@ -3,6 +3,8 @@ import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { queryAll, queryOne, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import * as sql from './artifact-statements.ts';
+import * as replicas from './replica-statements.ts';
+import type { Availability } from './replica-statements.ts';
 
 export interface Artifacts {
   /** Registers new images and starts uploads. Safe to repeat, and to run twice at once, as `collect` is. */
@@ -21,20 +23,32 @@ export interface Artifacts {
    */
   placed(on: Queryable, sandboxIds: readonly string[]): Promise<AssignmentChange[]>;
   /**
-   * Whether hosts of the region can have this image, which was built: one has it, or it is in the store. Otherwise it is
-   * uploaded, so that a later request finds it.
+   * Undefined when hosts of the region can have this image, which was built: one has it, or the store of the region. Otherwise it is
+   * replicated into that store, so that a later request finds it.
    */
-  isImageAvailable(projectId: string, digest: string, region: string): Promise<boolean>;
-  /** A request needs the artifact in the store: it is uploaded even if it would not be otherwise. */
-  want(artifactId: string): Promise<void>;
+  awaitedImage(projectId: string, digest: string, region: string): Promise<Replicating | undefined>;
+  /** The same of a snapshot, which the store of the region must have. */
+  awaitedSnapshot(id: string, region: string): Promise<Replicating | undefined>;
+  /** A host needs the artifact in the store of its region: it is uploaded and copied even if it would not be otherwise. */
+  replicate(artifactId: string, region: string): Promise<void>;
   announce(changes: readonly AssignmentChange[]): void;
+}
+
+/** A request must wait. */
+export interface Replicating {
+  /** Why it is not in the region yet, where that is known. The end of a sentence. */
+  trouble: string | null;
 }
 
 export interface ArtifactsOptions {
   database: Database;
   /** The store is one that outlives this machine: everything is uploaded. */
   storeAll: boolean;
+  /** How long a replica stays that nothing uses, in milliseconds. */
+  replicaIdleMs: number;
   onChanged: (changes: readonly AssignmentChange[]) => void;
+  /** An artifact is to be copied into the store of a region. */
+  onReplicate: () => void;
   log: Logger;
 }
 
@@ -42,7 +56,8 @@ export interface ArtifactsOptions {
 const IMAGE_GRACE_MS = 3_600_000;
 const BATCH = 200;
 
-export function createArtifacts({ database, storeAll, onChanged, log }: ArtifactsOptions): Artifacts {
+export function createArtifacts(options: ArtifactsOptions): Artifacts {
+  const { database, storeAll, replicaIdleMs, onChanged, onReplicate, log } = options;
   const { pool } = database;
   const announce: Artifacts['announce'] = (changes) => {
     if (changes.length > 0) onChanged(changes);
@@ -55,6 +70,7 @@ export function createArtifacts({ database, storeAll, onChanged, log }: Artifact
   }
 
   async function removeUnneeded(): Promise<void> {
+    await queryAll(pool, replicas.REMOVE_UNUSED, [replicaIdleMs, BATCH]);
     const ids = (await queryAll(pool, sql.UNNEEDED, [IMAGE_GRACE_MS, BATCH])).map(({ id }) => id);
     if (ids.length > 0) announce(await queryAll(pool, sql.REMOVE_LOCATIONS, [ids]));
     await queryAll(pool, sql.FORGET_LOCATIONS);
@@ -68,9 +84,26 @@ export function createArtifacts({ database, storeAll, onChanged, log }: Artifact
     await startUploads();
   }
 
-  async function want(artifactId: string): Promise<void> {
+  async function replicate(artifactId: string, region: string): Promise<void> {
     await queryAll(pool, sql.WANT, [artifactId]);
+    if ((await queryAll(pool, replicas.REPLICATE, [artifactId, region])).length > 0) onReplicate();
     await startUploads().catch((error: unknown) => log.warn({ err: error }, 'uploads were not started'));
+  }
+
+  async function awaited(
+    found: Availability | undefined,
+    region: string,
+    isHeldEnough: boolean,
+  ): Promise<Replicating | undefined> {
+    // Unknown: the host reports what is wrong with it.
+    if (found === undefined) return undefined;
+    const { id, stored, held, stale, trouble } = found;
+    if (stored || (held && isHeldEnough)) {
+      if (stale) await queryAll(pool, replicas.USED, [id, region]);
+      return undefined;
+    }
+    await replicate(id, region);
+    return { trouble };
   }
 
   return {
@@ -87,19 +120,26 @@ export function createArtifacts({ database, storeAll, onChanged, log }: Artifact
       await removeUnneeded();
     },
     placed: (on, sandboxIds) => queryAll(on, sql.PLACE, [sandboxIds]),
-    async isImageAvailable(projectId, digest, region) {
-      const find = () => queryOne(pool, sql.IMAGE, [projectId, digest, region]);
+    async awaitedImage(projectId, digest, region) {
+      const find = () => queryOne(pool, replicas.OF_IMAGE, [region, projectId, digest]);
       let image = await find();
       if (image === undefined) {
         // Its build has just ended.
         announce(await queryAll(pool, sql.REGISTER_IMAGES));
         image = await find();
       }
-      // Unknown: the host reports what is wrong with it.
-      if (image === undefined || image.available) return true;
-      await want(image.id);
-      return false;
+      return await awaited(image, region, true);
     },
-    want,
+    async awaitedSnapshot(id, region) {
+      const find = () => queryOne(pool, replicas.OF_ARTIFACT, [region, id]);
+      let found = await find();
+      if (found === undefined) {
+        // It has just been taken.
+        await queryAll(pool, sql.REGISTER_SNAPSHOTS, [[id]]);
+        found = await find();
+      }
+      return found === undefined ? { trouble: null } : await awaited(found, region, false);
+    },
+    replicate,
   };
 }

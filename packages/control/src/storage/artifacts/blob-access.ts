@@ -1,6 +1,8 @@
 /** What a runner may read from the store and write to it: only what its own assignments name. */
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
 import type { ArtifactPart } from '@releap/contract';
+import { blobRows } from './blob-rows.ts';
+import { inStoreOf } from './replica-statements.ts';
 
 /** $1 runner, $2 digest */
 const MAY_READ = statement<{ named: boolean }>(
@@ -34,15 +36,6 @@ const UPLOADED = statement(
   'artifact-uploaded',
   'insert into artifact_uploads (location_id, digest) values ($1, $2) on conflict do nothing',
 );
-/** $1 digests, $2 location, $3 project */
-const THERE = statement<{ digest: string }>(
-  'artifact-blobs-there',
-  `update blobs b set touched_at = now() where b.digest = any($1::text[]) and b.stored_at is not null
-      and (exists (select 1 from artifact_uploads u where u.location_id = $2 and u.digest = b.digest)
-        or exists (select 1 from artifact_parts p join artifacts a on a.id = p.artifact_id
-                    where p.digest = b.digest and a.project_id = $3))
-   returning b.digest`,
-);
 /** $1 digests, $2 volume, $3 runner */
 const THERE_OF_VOLUME = statement<{ digest: string }>(
   'volume-blobs-there',
@@ -52,10 +45,12 @@ const THERE_OF_VOLUME = statement<{ digest: string }>(
         or exists (select 1 from volume_manifests m where m.volume_id = $2 and m.root = b.digest))
    returning b.digest`,
 );
-/** $1 runner, $2 id or digest */
-const ARTIFACT = statement<{ id: string; type: 'image' | 'snapshot'; stored: boolean }>(
+/** `stored`: in the store of the region of the runner. $1 runner, $2 id or digest */
+const ARTIFACT = statement<{ id: string; type: 'image' | 'snapshot'; stored: boolean; region: string }>(
   'artifact-for-runner',
-  `select a.id, a.kind as type, a.stored_at is not null as stored from artifacts a join artifact_locations l on l.artifact_id = a.id
+  `select a.id, a.kind as type, ${inStoreOf('t.id')} as stored, t.region
+     from artifacts a join artifact_locations l on l.artifact_id = a.id
+     join lateral (select r.region, store_of_region(r.region) as id from runners r where r.id = l.runner_id offset 0) t on true
     where l.runner_id = $1 and l.held and l.desired = 'present' and (a.id::text = $2 or a.digest = $2)
     order by stored desc limit 1`,
 );
@@ -88,18 +83,29 @@ export interface Upload {
   blobs: number;
 }
 
+export interface WantedArtifact {
+  id: string;
+  type: 'image' | 'snapshot';
+  /** Of the runner. */
+  region: string;
+  /** Undefined while it is not in the store of the region. */
+  parts: ArtifactPart[] | undefined;
+}
+
 export interface BlobAccess {
   mayRead(runnerId: string, digest: string): Promise<boolean>;
   /** Undefined: the runner is not to store an artifact at this location. */
   upload(runnerId: string, locationId: string): Promise<Upload | undefined>;
   uploaded(locationId: string, digest: string): Promise<void>;
-  /** Those that need not be uploaded: the location's host has uploaded them, or an artifact of the same project has them. */
-  present(digests: readonly string[], locationId: string, projectId: string): Promise<Set<string>>;
-  /** An artifact that the runner is to have, with its parts; these are undefined while it is not in the store. */
-  artifact(
-    runnerId: string,
-    ref: string,
-  ): Promise<{ id: string; type: 'image' | 'snapshot'; parts: ArtifactPart[] | undefined } | undefined>;
+  /** Those that need not be uploaded to this store: the location's host has uploaded them, or an artifact of the same project has them. */
+  present(
+    digests: readonly string[],
+    locationId: string,
+    projectId: string,
+    storeId: string,
+  ): Promise<Set<string>>;
+  /** An artifact that the runner is to have. */
+  artifact(runnerId: string, ref: string): Promise<WantedArtifact | undefined>;
 }
 
 export function blobAccess({ pool }: Database): BlobAccess {
@@ -118,17 +124,18 @@ export function blobAccess({ pool }: Database): BlobAccess {
     async uploaded(locationId, digest) {
       await queryAll(pool, UPLOADED, [locationId, digest]);
     },
-    async present(digests, locationId, projectId) {
-      const rows = await queryAll(pool, THERE, [digests, locationId, projectId]);
+    async present(digests, locationId, projectId, storeId) {
+      const { there, values } = blobRows(storeId);
+      const rows = await queryAll(pool, there, values(digests, locationId, projectId));
       return new Set(rows.map(({ digest }) => digest));
     },
     async artifact(runnerId, ref) {
       const found = await queryOne(pool, ARTIFACT, [runnerId, ref]);
       if (found === undefined) return undefined;
-      const { id, type, stored } = found;
-      if (!stored) return { id, type, parts: undefined };
-      const parts = await queryAll(pool, PARTS, [id]);
-      return { id, type, parts: parts.map((part) => ({ ...part, bytes: Number(part.bytes) })) };
+      const { stored, ...artifact } = found;
+      if (!stored) return { ...artifact, parts: undefined };
+      const parts = await queryAll(pool, PARTS, [artifact.id]);
+      return { ...artifact, parts: parts.map((part) => ({ ...part, bytes: Number(part.bytes) })) };
     },
   };
 }

@@ -1,34 +1,16 @@
 /** Removes blobs that no row names. */
-import { queryAll, queryOne, statement, type Database } from '@releap/database';
+import { queryAll, queryOne, type Database } from '@releap/database';
 import type { Logger } from 'pino';
+import { blobRows, DEPLOYMENT_STORE, type BlobRows } from './blob-rows.ts';
 import type { BlobStore } from './blob-store.ts';
-
-/** $1 grace period in milliseconds, $2 rows, $3 and $4 the last row of the page before, or null */
-const UNNAMED = statement<{ digest: string; touched_at: string }>(
-  'blobs-unnamed',
-  `select digest, touched_at::text from blobs b where touched_at < now() - $1 * interval '1 millisecond'
-      and ($3::timestamptz is null or (touched_at, digest) > ($3::timestamptz, $4::text))
-      and not exists (select 1 from blob_references r where r.digest = b.digest) order by touched_at, digest limit $2`,
-);
-/** Locked: an upload of the same content waits, and then stores it again. $1 digest, $2 grace period */
-const STILL_UNNAMED = statement<{ digest: string }>(
-  'blob-still-unnamed',
-  `select digest from blobs b where digest = $1 and touched_at < now() - $2 * interval '1 millisecond'
-      and not exists (select 1 from blob_references r where r.digest = b.digest) for update`,
-);
-const REMOVE = statement('blob-remove', 'delete from blobs where digest = $1');
-/** $1 digests, $2 bytes */
-const ADOPT = statement<{ digest: string }>(
-  'blobs-adopt',
-  `insert into blobs (digest, bytes, stored_at) select t.digest, t.bytes, now() from unnest($1::text[], $2::bigint[]) as t(digest, bytes)
-   on conflict (digest) do nothing returning digest`,
-);
 
 const BATCH = 100;
 
 export interface BlobGarbageOptions {
   database: Database;
   store: BlobStore;
+  /** That of the deployment when absent. */
+  storeId?: string;
   /** How long a blob stays without a row that names it, in milliseconds. */
   graceMs: number;
   log: Logger;
@@ -42,25 +24,25 @@ export interface BlobGarbageOptions {
  * @throws when one could not be removed, after trying all
  */
 export async function collectBlobGarbage(
-  { database, store, graceMs, log }: BlobGarbageOptions,
+  { database, store, storeId = DEPLOYMENT_STORE, graceMs, log }: BlobGarbageOptions,
   signal: AbortSignal,
 ): Promise<number> {
-  await adoptUnknown(database, store, signal, log);
+  const rows = blobRows(storeId);
+  await adoptUnknown({ database, store, rows, log }, signal);
   let removed = 0;
   let failed = 0;
   let firstFailure: unknown;
   let last: { digest: string; touched_at: string } | undefined;
   do {
-    const unnamed = await queryAll(database.pool, UNNAMED, [
-      graceMs,
-      BATCH,
-      last?.touched_at ?? null,
-      last?.digest ?? null,
-    ]);
+    const unnamed = await queryAll(
+      database.pool,
+      rows.unnamed,
+      rows.values(graceMs, BATCH, last?.touched_at ?? null, last?.digest ?? null),
+    );
     for (const { digest } of unnamed) {
       signal.throwIfAborted();
       try {
-        if (await removeUnnamed({ database, store, graceMs }, digest)) removed += 1;
+        if (await removeUnnamed({ database, store, rows, graceMs }, digest)) removed += 1;
       } catch (error) {
         failed += 1;
         firstFailure ??= error;
@@ -70,37 +52,43 @@ export async function collectBlobGarbage(
     last = unnamed.length === BATCH ? unnamed.at(-1) : undefined;
   } while (last !== undefined);
   const unfinished = await store.removeUnfinished(new Date(Date.now() - graceMs));
-  if (removed + unfinished > 0) log.info({ blobs: removed, uploads: unfinished }, 'tidied up the store');
+  if (removed + unfinished > 0)
+    log.info({ store: storeId, blobs: removed, uploads: unfinished }, 'tidied up a store');
   if (failed > 0) throw new Error(`${failed} blobs could not be removed`, { cause: firstFailure });
   return removed;
 }
 
+interface Collected {
+  database: Database;
+  store: BlobStore;
+  rows: BlobRows;
+}
+
 async function removeUnnamed(
-  { database, store, graceMs }: Pick<BlobGarbageOptions, 'database' | 'store' | 'graceMs'>,
+  { database, store, rows, graceMs }: Collected & { graceMs: number },
   digest: string,
 ): Promise<boolean> {
   return await database.transaction(async (client) => {
-    if ((await queryOne(client, STILL_UNNAMED, [digest, graceMs])) === undefined) return false;
+    if ((await queryOne(client, rows.stillUnnamed, rows.values(digest, graceMs))) === undefined) return false;
     // The blob first: an interruption in between leaves a row, and the next run repeats both.
     await store.delete(digest);
-    await queryAll(client, REMOVE, [digest]);
+    await queryAll(client, rows.remove, rows.values(digest));
     return true;
   });
 }
 
 async function adoptUnknown(
-  database: Database,
-  store: BlobStore,
+  { database, store, rows, log }: Collected & { log: Logger },
   signal: AbortSignal,
-  log: Logger,
 ): Promise<void> {
   let page: { digest: string; bytes: number }[] = [];
   const adopt = async (): Promise<void> => {
-    const rows = await queryAll(database.pool, ADOPT, [
+    const values = rows.values(
       page.map(({ digest }) => digest),
       page.map(({ bytes }) => bytes),
-    ]);
-    if (rows.length > 0) log.warn({ blobs: rows.length }, 'found blobs in the store that no row knew');
+    );
+    const adopted = await queryAll(database.pool, rows.adopt, values);
+    if (adopted.length > 0) log.warn({ blobs: adopted.length }, 'found blobs in the store that no row knew');
     page = [];
   };
   for await (const { digest, bytes } of store.list()) {

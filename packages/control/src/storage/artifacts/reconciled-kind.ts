@@ -7,6 +7,7 @@ import { assignedRows } from '../../fleet/runners/assigned-rows.ts';
 import type { ReconciledKind } from '../../platform/reconciled-kind.ts';
 import { readReason } from '../../fleet/runners/read-reason.ts';
 import * as sql from './artifact-statements.ts';
+import { blobRows } from './blob-rows.ts';
 import type { AssignedLocation } from './artifact-statements.ts';
 
 /** Pause before the second attempt of an upload; it doubles with each further one. */
@@ -15,10 +16,17 @@ const RETRY_MS = 5_000;
 export interface ArtifactKindOptions {
   database: Database;
   onChanged: (changes: readonly AssignmentChange[]) => void;
+  /** An artifact was stored: regions may wait for it. */
+  onStored: () => void;
   log: Logger;
 }
 
-export function createArtifactKind({ database, onChanged, log }: ArtifactKindOptions): ReconciledKind {
+export function createArtifactKind({
+  database,
+  onChanged,
+  onStored,
+  log,
+}: ArtifactKindOptions): ReconciledKind {
   const { pool } = database;
 
   async function observe(runnerId: string, report: ArtifactReport): Promise<void> {
@@ -54,16 +62,19 @@ export function createArtifactKind({ database, onChanged, log }: ArtifactKindOpt
     const changes = await database.transaction(async (client) => {
       const upload = await queryOne(client, sql.LOCK_UPLOAD, [id, runnerId, generation]);
       if (upload === undefined) return [];
-      const proven = await queryAll(client, sql.PROVEN, [digests, bytes, id, upload.project_id]);
+      const { proven: isProven, values } = blobRows(upload.store_id);
+      const proven = await queryAll(client, isProven, values(digests, bytes, id, upload.project_id));
       const known = new Set(proven.map(({ digest }) => digest));
       const lacking = digests.find((digest) => !known.has(digest));
       const isValid = parts.length > 0 && new Set(names).size === names.length && lacking === undefined;
-      if (isValid) await queryAll(client, sql.STORE_PARTS, [upload.artifact_id, names, digests, bytes]);
+      if (isValid)
+        await queryAll(client, sql.STORE_PARTS, [upload.artifact_id, names, digests, bytes, upload.store_id]);
       const error = isValid ? null : `its part ${lacking ?? '(none)'} is not in the store`;
       if (error !== null) log.warn({ location: id, runner: runnerId, error }, 'an upload is incomplete');
       return queryAll(client, sql.END_UPLOAD, [id, runnerId, generation, error, RETRY_MS]);
     });
     onChanged(changes);
+    onStored();
   }
 
   return {

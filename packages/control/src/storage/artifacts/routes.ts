@@ -12,16 +12,22 @@ import type { Planes } from '../../platform/http/planes.ts';
 import type { BlobAccess, Upload } from './blob-access.ts';
 import type { VolumeUploads } from '../volumes/uploads.ts';
 import type { BlobStore } from './blob-store.ts';
+import type { Stores } from './stores.ts';
 
 export interface BlobRoutes {
+  /** That of the deployment. */
   blobs: BlobStore;
+  stores: Pick<Stores, 'ofRunner' | 'holding'>;
   access: BlobAccess;
   volumes: Pick<VolumeUploads, 'upload' | 'uploaded'>;
-  /** A runner waits for this artifact to be in the store. */
-  want: (artifactId: string) => Promise<void>;
+  /** A runner waits for this artifact to be in the store of its region. */
+  replicate: (artifactId: string, region: string) => Promise<void>;
 }
 
-export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, want }: BlobRoutes): void {
+export function blobRoutes(
+  { runner: plane }: Planes,
+  { blobs, stores, access, volumes, replicate }: BlobRoutes,
+): void {
   const uploadOf = async (runnerId: string, locationId: string): Promise<Upload> => {
     const upload = await access.upload(runnerId, locationId);
     if (upload === undefined)
@@ -42,7 +48,7 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, 
   plane.operation(internalOperations.getBlob, async ({ params: { digest }, runner, reply, abortSignal }) => {
     // The same response for a blob that does not exist: a runner learns nothing of what others have.
     const found = (await access.mayRead(runner.runnerId, digest))
-      ? await blobs.get(digest, abortSignal())
+      ? await (await stores.holding(runner.runnerId, digest)).blobs.get(digest, abortSignal())
       : undefined;
     if (found === undefined)
       throw notFound(
@@ -64,7 +70,9 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, 
           ? await checkedUpload(runnerId, location ?? '')
           : await volumes.upload(runnerId, volume);
       if (upload?.kind !== 'raw') throw badRequest('the body must be application/octet-stream');
-      await blobs.put(upload.stream, { digest, maxBytes, signal: abortSignal() });
+      // Volumes are seen in all regions.
+      const store = volume === undefined ? (await stores.ofRunner(runnerId)).blobs : blobs;
+      await store.put(upload.stream, { digest, maxBytes, signal: abortSignal() });
       if (volume === undefined) await access.uploaded(location ?? '', digest);
       else await volumes.uploaded(runnerId, volume, digest);
     },
@@ -74,7 +82,8 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, 
     internalOperations.listMissingBlobs,
     async ({ params, body, runner }): Promise<MissingBlobsResponse> => {
       const { projectId } = await uploadOf(runner.runnerId, params.id);
-      const present = await access.present(body.digests, params.id, projectId);
+      const { id: storeId } = await stores.ofRunner(runner.runnerId);
+      const present = await access.present(body.digests, params.id, projectId, storeId);
       return { missing: body.digests.filter((digest) => !present.has(digest)) };
     },
   );
@@ -86,9 +95,9 @@ export function blobRoutes({ runner: plane }: Planes, { blobs, access, volumes, 
         `nothing that is assigned to this runner needs the artifact ${ref}`,
         'artifact_not_found',
       );
-    const { id, type, parts } = found;
+    const { id, type, region, parts } = found;
     if (parts !== undefined) return { id, type, parts };
-    await want(id);
-    throw conflict(`the artifact ${ref} is not in the store yet`, 'image_not_ready');
+    await replicate(id, region);
+    throw conflict(`the artifact ${ref} is not in the store of its region yet`, 'image_not_ready');
   });
 }

@@ -3,6 +3,7 @@ import {
   conflict,
   imageNotFound,
   quote,
+  stillReplicating,
   type ImageSource,
   type ImageStatus,
   type RootSource,
@@ -87,16 +88,15 @@ export async function resolveRoot(
 
 /** @throws 409 when no host of the region can have it yet */
 export async function assertAvailable(
-  artifacts: Pick<Artifacts, 'isImageAvailable'>,
+  artifacts: Pick<Artifacts, 'awaitedImage'>,
   projectId: string,
   { root, imageRef }: ResolvedRoot,
   region: string,
 ): Promise<void> {
-  if (root.type === 'stored' && !(await artifacts.isImageAvailable(projectId, root.digest, region)))
-    throw conflict(
-      `image ${quote(imageRef)} is still replicating into the region ${quote(region)}: try again in a moment`,
-      'image_not_ready',
-    );
+  if (root.type !== 'stored') return;
+  const waits = await artifacts.awaitedImage(projectId, root.digest, region);
+  if (waits !== undefined)
+    throw stillReplicating(`image ${quote(imageRef)}`, region, waits.trouble, 'image_not_ready');
 }
 
 type DockerfileRoot = Extract<RootSource, { type: 'dockerfile' }>;

@@ -2,6 +2,7 @@
 import { statement } from '@releap/database';
 import { ENCRYPTED_SERVICE_KEYS } from '../../platform/credentials/service-keys.ts';
 import type { EncryptedTable, OldRow } from '../../platform/encryption/rewrap.ts';
+import { ENCRYPTED_STORES } from '../artifacts/region-stores.ts';
 import { ENCRYPTED_REGISTRIES } from '../registries/registries.ts';
 
 const ENCRYPTED_SECRETS: EncryptedTable = {
@@ -18,4 +19,9 @@ const ENCRYPTED_SECRETS: EncryptedTable = {
   ),
 };
 
-export const ENCRYPTED_TABLES = [ENCRYPTED_SECRETS, ENCRYPTED_REGISTRIES, ENCRYPTED_SERVICE_KEYS];
+export const ENCRYPTED_TABLES = [
+  ENCRYPTED_SECRETS,
+  ENCRYPTED_REGISTRIES,
+  ENCRYPTED_SERVICE_KEYS,
+  ENCRYPTED_STORES,
+];

@@ -151,7 +151,8 @@ export function createSecrets(database: Database, encryption: Encryption): Secre
 /** Whether anything is encrypted: then its keys must exist. */
 export async function hasEncrypted(on: Queryable): Promise<boolean> {
   const { rows } = await on.query<{ any: boolean }>(
-    'select exists (select 1 from secrets) or exists (select 1 from registry_credentials) as any',
+    `select exists (select 1 from secrets) or exists (select 1 from registry_credentials)
+       or exists (select 1 from stores where envelope is not null) as any`,
   );
   return rows[0]?.any === true;
 }

@@ -69,7 +69,7 @@ export function audited(plane: Plane<'operator'>, database: Database): Plane<'op
   ): Promise<string> {
     const id = newUuid();
     const subject = Object.values(request.params as Record<string, string>).join('/') || null;
-    const details = { ...(request.query as object), ...(request.body as object | null) };
+    const details = { ...(request.query as object), ...shown(operation, request.body) };
     await queryAll(database.pool, WRITE, [
       id,
       NAMES.get(operation) ?? `${operation.method} ${operation.path}`,
@@ -82,4 +82,12 @@ export function audited(plane: Plane<'operator'>, database: Database): Plane<'op
     ]);
     return id;
   }
+}
+
+/** The body of a request, without what must never be shown. */
+function shown({ body: schema }: Operation, body: unknown): object {
+  const { properties = {} } = (schema ?? {}) as { properties?: Record<string, { writeOnly?: boolean }> };
+  return Object.fromEntries(
+    Object.entries(body ?? {}).filter(([name]) => properties[name]?.writeOnly !== true),
+  );
 }
