@@ -4,6 +4,7 @@ import { randomUUID } from 'node:crypto';
 import { chmod, mkdir, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
+import { parseJoinToken } from '@releap/contract/join-token';
 import { joinAs, OPERATOR_TOKEN } from '@releap/testing/credentials';
 import { keyPath, testKeys } from '@releap/testing/keys';
 import { startWorld, until, hosts, type ScriptedRunner, type World } from '@releap/testing/world';
@@ -22,7 +23,7 @@ interface Operated extends AsyncDisposable {
   project: Project;
   scripts: Scripts;
   folder: Home;
-  runner(id?: string): Promise<ScriptedRunner>;
+  runner(options?: { id?: string; facts?: { name: string } }): Promise<ScriptedRunner>;
   hosts(): Promise<{ id: string; status: string; draining: boolean }[]>;
 }
 
@@ -36,7 +37,7 @@ async function operated(options: Parameters<typeof startWorld>[0] = {}): Promise
     project,
     scripts,
     folder,
-    runner: (id) => world.runner({ script: scripts.script, ...(id === undefined ? {} : { id }) }),
+    runner: (own) => world.runner({ script: scripts.script, ...own }),
     hosts: () => hosts(world),
     [Symbol.asyncDispose]: async () => {
       await folder[Symbol.asyncDispose]();
@@ -56,7 +57,7 @@ async function lose(it: Operated, runner: ScriptedRunner): Promise<void> {
 describe('rlp host ls', () => {
   test('lists hosts with what they hold', async () => {
     await using it = await operated(SHORT_PATIENCE);
-    const one = await it.runner();
+    const one = await it.runner({ facts: { name: 'rack-1' } });
     for (const name of ['a', 'b', 'c']) await it.project.create(name);
     await it.project.create('kept', { persistent: true });
     for (const name of ['first', 'second'])
@@ -76,6 +77,7 @@ describe('rlp host ls', () => {
       .map((line) => line.split(/\s{2,}/));
     assert.deepEqual(head, [
       'ID',
+      'NAME',
       'REGION',
       'STATUS',
       'SEEN',
@@ -88,12 +90,12 @@ describe('rlp host ls', () => {
     ]);
     const row = (id: string): string[] => rows.find((cells) => cells[0] === id) ?? [];
     assert.deepEqual(
-      [row(one.id)[2], row(one.id)[7], row(one.id)[8]],
-      ['online', '1 paused, 3 running', '2'],
+      [row(one.id)[1], row(one.id)[3], row(one.id)[8], row(one.id)[9]],
+      ['rack-1', 'online', '1 paused, 3 running', '2'],
     );
-    assert.equal(row(two.id)[2], 'lost, drained');
-    assert.match(row(two.id)[3] ?? '', /^\d+ s$/);
-    assert.equal(row(three.id)[2], 'not ready');
+    assert.equal(row(two.id)[3], 'lost, drained');
+    assert.match(row(two.id)[4] ?? '', /^\d+ s$/);
+    assert.equal(row(three.id)[3], 'not ready');
     assert.equal((JSON.parse((await host(it.folder, ['--json'])).stdout) as unknown[]).length, 3);
   });
 
@@ -107,7 +109,7 @@ describe('rlp host ls', () => {
     );
     await using folder = await home({ url: it.world.url, internalUrl: relay.url, key: it.project.key });
     const { stdout } = await host(folder, ['ls']);
-    assert.match(stdout, /\n\S+ +here +online +- +/);
+    assert.match(stdout, /\n\S+ +- +here +online +- +/);
   });
 });
 
@@ -168,14 +170,16 @@ describe('rlp host drain', () => {
 
   test('a host that is unknown or ambiguous', async () => {
     await using it = await operated();
-    await it.runner('aaaa0000-0000-4000-8000-000000000001');
-    await it.runner('aaaa0000-0000-4000-8000-000000000002');
+    await it.runner({ id: 'aaaa0000-0000-4000-8000-000000000001', facts: { name: 'first' } });
+    await it.runner({ id: 'aaaa0000-0000-4000-8000-000000000002' });
     const unknown = await host(it.folder, ['drain', 'bbbb']);
     assert.deepEqual(
       [unknown.code, unknown.stderr],
-      [4, 'rlp: no host has the id "bbbb": rlp host ls lists them\n'],
+      [4, 'rlp: no host has the name or id "bbbb": rlp host ls lists them\n'],
     );
     assert.equal((await host(it.folder, ['drain', 'aaaa'])).code, 2);
+    const named = await host(it.folder, ['undrain', 'first']);
+    assert.equal(named.stdout, 'aaaa0000-0000-4000-8000-000000000001\n');
     assert.equal((await host(it.folder, ['undrain', ''])).code, 2);
     assert.ok((await it.hosts()).every(({ draining }) => !draining));
   });
@@ -394,9 +398,15 @@ describe('rlp host join-settings', () => {
 
 describe('rlp host join-token', () => {
   test('creates one, which is listed without its secret, and revoked', async () => {
-    await using it = await operated();
+    await using it = await operated({ keys: testKeys(keyPath()) });
+    const loopback = await host(it.folder, ['join-token']);
+    assert.deepEqual([loopback.code, loopback.stdout], [3, '']);
+    assert.match(loopback.stderr, /RELEAP_INTERNAL_HOST/);
+    const controlUrl = 'https://10.0.0.1:7072';
     const made = await host(it.folder, [
       'join-token',
+      '--control-url',
+      controlUrl,
       '--expires',
       '2h',
       '--uses',
@@ -405,7 +415,9 @@ describe('rlp host join-token', () => {
       'two more',
     ]);
     assert.equal(made.code, 0, made.stderr);
-    const token = made.stdout.trim();
+    const joinToken = parseJoinToken(made.stdout.trim());
+    assert.equal(joinToken.controlUrl, controlUrl);
+    const { secret: token } = joinToken;
     assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 200);
     const list = (await host(it.folder, ['join-tokens'])).stdout;
     assert.match(list, /two more +valid +1 of 2/);
@@ -419,6 +431,6 @@ describe('rlp host join-token', () => {
     assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 401);
     assert.match((await host(it.folder, ['join-tokens'])).stdout, /two more +revoked/);
     assert.equal((await host(it.folder, ['join-token-revoke', 'nothing'])).code, 4);
-    assert.equal((await host(it.folder, ['join-token', '--uses', '0'])).code, 2);
+    assert.equal((await host(it.folder, ['join-token', '--control-url', controlUrl, '--uses', '0'])).code, 2);
   });
 });

@@ -30,6 +30,8 @@ export interface RunnerOptions {
   /** Ends a trial of KVM: the start fails with its reason. */
   signal?: AbortSignal | undefined;
   region: string;
+  /** What the operator calls the machine. Default: its own name. */
+  name?: string | undefined;
   /** Address that declared ports are published on. */
   listenHost: string;
   /** Where gateways and control servers of other machines connect; absent: only those of this machine do. */

@@ -376,8 +376,8 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   started.use(new QuarantinePurge(Object.values(quarantines), options.quarantineDays, log));
   started.defer(() => orphans.close());
 
-  const { capacity, classes } = options;
-  const facts = await runnerFacts({ capacity, classes, folder, accelerator, machines, log });
+  const { capacity, name, classes } = options;
+  const facts = await runnerFacts({ capacity, name, classes, folder, accelerator, machines, log });
   const linked = Promise.withResolvers<void>();
   link.start({
     hello: () => ({

@@ -67,16 +67,17 @@ export async function listHosts(api: Operator): Promise<HostRecord[]> {
   );
 }
 
-/** The host of that id, or of the only id that begins so. */
+/** The host of that id, or of the only id that begins so, else of that name. */
 export async function findHost(api: Operator, text: string): Promise<HostRecord> {
   requireText('host', text);
-  const matches = (await listHosts(api)).filter(({ id }) => id.startsWith(text.toLowerCase()));
+  const all = await listHosts(api);
+  const matches = all.filter(({ id }) => id.startsWith(text.toLowerCase()));
+  if (matches.length === 0) matches.push(...all.filter(({ facts }) => facts.name === text));
   return only(
     matches,
     'host',
     text,
     `${JSON.stringify(text)} means ${matches.length} hosts, use more of the id`,
-    'id',
   );
 }
 

@@ -1,19 +1,22 @@
 /**
  * The `releap` process. `releap` or `releap all` runs the whole service on this machine; `releap control`,
- * `releap runner` and `releap gateway` run one part of it. `releap migrate`, `releap rotate-key` and `releap rotate-token`
+ * `releap runner` and `releap gateway` run one part of it. `releap join`, `releap migrate`, `releap rotate-key` and `releap rotate-token`
  * do their work and end.
  */
 import { writeFileSync } from 'node:fs';
 import { ConfigError, loadConfig } from './config/config.ts';
 import { assertEncrypted } from './config/plain-http.ts';
+import { withSettings } from './config/settings-file.ts';
 import { explain } from './roles/run-role.ts';
 
-const USAGE = `usage: releap [all | control | runner | gateway | migrate | rotate-key [--promote] | rotate-token KIND]
+const USAGE = `usage: releap [all | control | runner | gateway | join TOKEN | migrate | rotate-key [--promote] | rotate-token KIND]
 
   all       the whole service on this machine (the default)
   control   the control plane: REST API and scheduler; needs DATABASE_URL
   runner    the host agent of one machine; needs RELEAP_CONTROL_URL
   gateway   what reaches sandboxes from outside; needs RELEAP_CONTROL_URL
+  join TOKEN [--data-host ADDRESS | --data-url URL] [--name NAME]
+            make this machine a host of a deployment; the runner is started afterwards
   migrate   bring the schema of DATABASE_URL to this version; for control servers with
             RELEAP_MIGRATIONS=wait, which wait for it
   rotate-key
@@ -55,6 +58,10 @@ async function main(args: readonly string[]): Promise<number | undefined> {
   const [role = 'all', ...rest] = args.filter((arg) => arg !== '--supervised');
   if (role === 'migrate' && rest.length === 0)
     return await (await import('./migrate-command.ts')).migrateDatabase(loadConfig(process.env));
+  if (role === 'join') {
+    completePath();
+    return await (await import('./join/join-command.ts')).joinCommand(rest, process.env);
+  }
   if (role === 'rotate-token') return await rotate(rest);
   if (role === 'rotate-key') return await rotateKey(rest);
   if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
@@ -64,7 +71,7 @@ async function main(args: readonly string[]): Promise<number | undefined> {
   }
   completePath();
   keepFromOomKiller();
-  const config = loadConfig(process.env);
+  const config = loadConfig(role === 'runner' && !supervised ? withSettings(process.env) : process.env);
   if (role === 'all' || role === 'control' || role === 'gateway') assertEncrypted(config, role);
   if (role === 'all') return await (await import('./supervisor/supervisor.ts')).runAll(config);
   const { runRole } = await import('./roles/run-role.ts');

@@ -1,10 +1,13 @@
 import assert from 'node:assert/strict';
-import { readFile } from 'node:fs/promises';
+import { readFile, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
+import { formatJoinToken } from '@releap/contract/join-token';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
 import * as fc from 'fast-check';
 import { previewUrlOf } from '../src/config/config.ts';
 import { configurationDocument } from '../src/config/document.ts';
+import { settingsFile, withSettings, writeSettings } from '../src/config/settings-file.ts';
 import { assertEncrypted, plainHttpWarning } from '../src/config/plain-http.ts';
 import { type VariableName, VARIABLES } from '../src/config/variables.ts';
 import { ConfigError, loadConfig } from '../src/index.ts';
@@ -43,6 +46,41 @@ describe('the configuration', () => {
     });
     assert.match(problems({ RELEAP_DATA_URL: 'https://10.0.0.2:1' })[0] ?? '', /RELEAP_DATA_HOST must say/);
     assert.equal(problems({ RELEAP_DATA_HOST: '10.0.0.2', RELEAP_DATA_URL: 'http://10.0.0.2:1' }).length, 1);
+  });
+
+  test('takes from a join token what it says of the control plane', () => {
+    const token = {
+      controlUrl: 'https://10.0.0.1:7072',
+      fingerprint: '5b'.repeat(32),
+      secret: `rlpj_${'s'.repeat(43)}`,
+    };
+    const text = formatJoinToken(token);
+    const config = loadConfig({ RELEAP_JOIN_TOKEN: text });
+    assert.deepEqual(
+      [config.controlUrl, config.controlFingerprint, config.tokens.join],
+      [token.controlUrl, token.fingerprint, token.secret],
+    );
+    const other = loadConfig({ RELEAP_JOIN_TOKEN: text, RELEAP_CONTROL_URL: 'http://127.0.0.1:7072' });
+    assert.deepEqual(
+      [other.controlUrl, other.controlFingerprint, other.tokens.join],
+      ['http://127.0.0.1:7072', undefined, token.secret],
+    );
+    const [problem = ''] = problems({ RELEAP_JOIN_TOKEN: text.slice(0, -3) });
+    assert.match(problem, /^RELEAP_JOIN_TOKEN=\*\*\*: the join token is incomplete/);
+  });
+
+  test('has the settings of the home where the environment says nothing', async () => {
+    const home = await temporaryFolder('releap-settings-');
+    assert.deepEqual(withSettings({ RELEAP_HOME: home }), { RELEAP_HOME: home });
+    await writeSettings(home, { RELEAP_PORT: '8070', RELEAP_CONTROL_URL: 'https://10.0.0.1:7072' });
+    assert.equal((await stat(settingsFile(home))).mode & 0o777, 0o600);
+    const env = { RELEAP_HOME: home, RELEAP_PORT: '9070', RELEAP_CONTROL_URL: '' };
+    const { port, controlUrl } = loadConfig(withSettings(env));
+    assert.deepEqual([port, controlUrl], [9070, 'https://10.0.0.1:7072']);
+    for (const line of ['RELEAP_HOME=/elsewhere', 'PATH=/bin', 'nonsense', 'RELEAP_PORT']) {
+      await writeFile(settingsFile(home), `# a comment\n\n${line}\n`);
+      assert.throws(() => withSettings(env), /runner\.env, line 3: must be NAME=VALUE/, line);
+    }
   });
 
   test('takes an empty variable for an absent one', () => {

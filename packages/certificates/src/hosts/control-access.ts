@@ -8,17 +8,20 @@ import type { Socket } from 'node:net';
 import { connect as connectTls, type TLSSocket } from 'node:tls';
 import { Agent, fetch as fetchWith } from 'undici';
 import { readIfThere, writePrivateFile } from '../private-file.ts';
-import { connectorOf, opened, type Peer, placeOf, plainPeer } from './data-hosts.ts';
+import { connectorOf, type Peer, placeOf, plainPeer } from './data-hosts.ts';
 import { CONTROL_NAME } from './names.ts';
+import { opened } from './opened.ts';
 
 export interface ControlTrust {
-  /** PEM; made when the control plane is first reached. */
-  file: string;
+  /** PEM; made when the control plane is first reached. Without it, the root is known in this process alone. */
+  file?: string | undefined;
   /** SHA-256 of the root, in hexadecimal. Without it and without the file, authorities of this machine are trusted. */
   fingerprint?: string | undefined;
 }
 
 const CONNECT_MS = 10_000;
+/** Code of the error when the control plane is of another authority than its fingerprint says. */
+export const OTHER_AUTHORITY = 'ERR_OTHER_AUTHORITY';
 
 export class ControlAccess {
   /** `http://host:port`, `https://host:port` or `unix:/absolute/path.sock`. */
@@ -44,17 +47,19 @@ export class ControlAccess {
 
   /** Whether certificates of the deployment's authority are expected. */
   async isPinned(): Promise<boolean> {
-    return this.url.startsWith('https:') && (await this.#known()) !== undefined;
+    return this.url.startsWith('https:') && (await this.roots()) !== undefined;
   }
 
   /** The roots that came with a certificate of this process. */
   async follow(roots: string): Promise<void> {
-    if (this.#trust === undefined || !(await this.isPinned()) || (await this.#roots) === roots) return;
-    await writePrivateFile(this.#trust.file, roots);
+    const file = this.#trust?.file;
+    if (file === undefined || !(await this.isPinned()) || (await this.#roots) === roots) return;
+    await writePrivateFile(file, roots);
     this.#roots = Promise.resolve(roots);
   }
 
-  #known(): Promise<string | undefined> {
+  /** What its certificate is verified with; undefined: authorities of this machine. @throws when it is of another authority */
+  roots(): Promise<string | undefined> {
     return (this.#roots ??= this.#read().catch((error: unknown) => {
       this.#roots = undefined;
       throw error;
@@ -63,17 +68,16 @@ export class ControlAccess {
 
   async #read(): Promise<string | undefined> {
     const { file, fingerprint } = this.#trust ?? {};
-    if (file === undefined) return undefined;
-    const stored = await readIfThere(file);
+    const stored = file === undefined ? undefined : await readIfThere(file);
     if (stored !== undefined || fingerprint === undefined) return stored;
     const root = await this.#learn(fingerprint);
-    await writePrivateFile(file, root);
+    if (file !== undefined) await writePrivateFile(file, root);
     return root;
   }
 
   async #dial(): Promise<Socket> {
     const place = placeOf(this.url);
-    const roots = await this.#known();
+    const roots = await this.roots();
     const socket = connectTls({
       ...place,
       ...(roots === undefined ? {} : { ca: roots, servername: CONTROL_NAME, minVersion: 'TLSv1.3' }),
@@ -95,8 +99,11 @@ export class ControlAccess {
     } finally {
       socket.destroy();
     }
-    throw new Error(
-      `the control plane at ${this.url} is not of the authority with the fingerprint ${fingerprint} (RELEAP_CONTROL_FINGERPRINT)`,
+    throw Object.assign(
+      new Error(
+        `the control plane at ${this.url} is not of the authority with the fingerprint ${fingerprint} (RELEAP_CONTROL_FINGERPRINT)`,
+      ),
+      { code: OTHER_AUTHORITY },
     );
   }
 }

@@ -1,5 +1,5 @@
 export { certificateRequest } from './certificate-request.ts';
-export { ControlAccess, type ControlTrust } from './control-access.ts';
+export { ControlAccess, type ControlTrust, OTHER_AUTHORITY } from './control-access.ts';
 export {
   connectorOf,
   DataHosts,

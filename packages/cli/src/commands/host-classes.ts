@@ -45,6 +45,7 @@ function describe(host: HostRecord): string {
   const { facts, used, allocatable } = host;
   const lines: [string, string][] = [
     ['id', host.id],
+    ['name', facts.name ?? 'not known'],
     ['region', host.region],
     ['status', `${host.status}${host.ready ? '' : ', not ready'}${host.draining ? ', draining' : ''}`],
     ['last seen', host.last_seen_at],

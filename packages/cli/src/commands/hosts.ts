@@ -6,6 +6,7 @@ import { findHost, findSandbox, hasStatus, listHosts as readHosts, poll } from '
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { classSlugs } from './host-classes.ts';
+import { joinTokenOf } from './join-place.ts';
 import { openOperator, type Operator } from '../operator.ts';
 import { Spinner } from '../output/spinner.ts';
 import { age, showTable, table } from '../output/table.ts';
@@ -35,7 +36,7 @@ export async function listHosts(context: Context): Promise<number> {
   return showTable(
     context,
     all,
-    ['ID', 'REGION', 'STATUS', 'SEEN', 'CPU', 'MEM', 'DISK', 'SANDBOXES', 'SNAPSHOTS', 'CLASSES'],
+    ['ID', 'NAME', 'REGION', 'STATUS', 'SEEN', 'CPU', 'MEM', 'DISK', 'SANDBOXES', 'SNAPSHOTS', 'CLASSES'],
     row,
   );
 }
@@ -45,6 +46,7 @@ function row(host: HostRecord): string[] {
   const status = host.status === 'online' && !host.ready ? 'not ready' : host.status;
   return [
     host.id,
+    host.facts.name ?? '-',
     host.region,
     host.draining ? `${status}, ${busy(host) > 0 ? 'draining' : 'drained'}` : status,
     age(host.last_seen_at),
@@ -135,8 +137,9 @@ export async function permitJoin(context: Context, text: string): Promise<number
   const answer = await operator.api.permitHostJoin({
     params: { id: (await findHost(operator.api, text)).id },
   });
-  if (context.options.json) printJson(context, answer);
-  else print(context, answer.token);
+  const token = await joinTokenOf(context, answer.token);
+  if (context.options.json) printJson(context, { ...answer, token });
+  else print(context, token);
   remark(context, `joins host ${answer.host_id} once, until ${answer.expires_at}`);
   return EXIT.ok;
 }

@@ -1,7 +1,9 @@
 /** `rlp host join-token` and its like: tokens with which further machines join as hosts. */
 import type { JoinTokenCreated, JoinTokenRequest } from '@releap/contract/wire';
+import { formatJoinToken } from '@releap/contract/join-token';
 import { EXIT } from '../exit-codes.ts';
 import { openOperator } from '../operator.ts';
+import { placeToJoin } from './join-place.ts';
 import { shortTime, showTable } from '../output/table.ts';
 import { parseCount, parseDuration } from '../parse/values.ts';
 import { type Context, print, printJson, remark, show } from '../terminal.ts';
@@ -10,11 +12,13 @@ export interface JoinTokenOptions {
   expires?: string;
   uses?: string;
   name?: string;
+  controlUrl?: string;
 }
 
-/** Prints the token alone, for a shell. */
+/** Prints the token alone, for a shell: the secret with what a machine must know to use it. */
 export async function createToken(context: Context, options: JoinTokenOptions): Promise<number> {
   const { expires, uses, name } = options;
+  const place = await placeToJoin(context, options.controlUrl);
   const created = await makeJoinToken(context, {
     ...(expires === undefined
       ? {}
@@ -22,11 +26,13 @@ export async function createToken(context: Context, options: JoinTokenOptions): 
     ...(uses === undefined ? {} : { uses: parseCount('--uses', uses) }),
     ...(name === undefined ? {} : { name }),
   });
-  if (context.options.json) printJson(context, created);
-  else print(context, created.token);
+  const token = formatJoinToken({ ...place, secret: created.token });
+  if (context.options.json) printJson(context, { ...created, token, control_url: place.controlUrl });
+  else print(context, token);
   remark(
     context,
-    `hosts that may join with it: ${created.uses}, until ${created.expires_at}; rlp host join-token-revoke ${created.id} ends it`,
+    `on each new host: npm start -- join TOKEN, which connects to ${place.controlUrl}. Hosts that may join with it: ${created.uses}, ` +
+      `until ${created.expires_at}; rlp host join-token-revoke ${created.id} ends it`,
   );
   return EXIT.ok;
 }

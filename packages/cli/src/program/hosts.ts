@@ -93,9 +93,10 @@ export function hostCommands({ program, lazy }: Registration): void {
     .command('join-token')
     .summary('create a token with which a further machine joins')
     .description(
-      'Create a token with which further machines join as hosts (RELEAP_JOIN_TOKEN of their runners), and print it. It is not ' +
-        'shown again.',
+      'Create a token with which further machines join as hosts (npm start -- join TOKEN there), and print it. It has the URL of the ' +
+        'control plane and the fingerprint of its authority, and is not shown again.',
     )
+    .option('--control-url <url>', 'https:// URL of the internal listener, as these machines reach it')
     .option('--expires <duration>', 'how long it is accepted, from 60s to 720h (default: 1h)')
     .option('--uses <number>', 'how many hosts may join with it (default: 1)')
     .option('--name <text>', 'what it is for, shown in the list')

@@ -23,6 +23,8 @@ export const RunnerFacts = Type.Object({
   gpus: Count,
   /** Name of the processor, as Linux has it. */
   processor: Type.Optional(text(200)),
+  /** What the operator calls the machine. */
+  name: Type.Optional(text(64)),
   classes: Type.Optional(DeclaredClasses),
 });
 export type RunnerFacts = Static<typeof RunnerFacts>;
@@ -39,7 +41,7 @@ export const HelloMessage = Type.Object({
   region: text(64),
   /**
    * The runner's data server: `https://host:port`, with a certificate that names the runner, or `unix:/absolute/path.sock` for this
-   * machine alone. Clients in the runner's own home use its Unix socket in either case.
+   * machine alone, unless the runner has `REVERSE_CAPABILITY`. Clients in the runner's own home use its Unix socket in any case.
    */
   data_url: Type.String({ maxLength: 512, pattern: '^(https?://|unix:/)' }),
   facts: RunnerFacts,

@@ -47,6 +47,11 @@ export const HostFacts = Type.Object({
   vmm: Type.String({ description: 'The VMM and its version.' }),
   gpus: Type.Integer(),
   processor: Type.Optional(Type.String({ description: 'Name of the processor.' })),
+  name: Type.Optional(
+    Type.String({
+      description: 'What the machine is called: `RELEAP_HOST_NAME` of its runner, or its own name.',
+    }),
+  ),
   classes: Type.Optional(DeclaredClasses),
 });
 

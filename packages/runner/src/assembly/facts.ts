@@ -1,6 +1,6 @@
 /** What a runner tells control of its machine. */
 import { statfs } from 'node:fs/promises';
-import { cpus, totalmem } from 'node:os';
+import { cpus, hostname, totalmem } from 'node:os';
 import type { RunnerFacts } from '@releap/contract';
 import { ARCHITECTURE } from '../host/architecture.ts';
 import { memoryOfAll } from '../cgroup/cgroup-files.ts';
@@ -19,6 +19,8 @@ const USED_DEADLINE_MS = 60_000;
 export interface FactsSources {
   /** What the machine offers, instead of what it has. */
   capacity: RunnerOptions['capacity'];
+  /** What the operator calls the machine. */
+  name: RunnerOptions['name'];
   /** Classes of hardware that this machine has. */
   classes: RunnerOptions['classes'];
   /** On the file system of the disks. */
@@ -29,7 +31,7 @@ export interface FactsSources {
 }
 
 export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
-  const { capacity, classes, folder, accelerator, machines, log } = sources;
+  const { capacity, name = hostname().slice(0, 64), classes, folder, accelerator, machines, log } = sources;
   const { platform } = machines.templates;
   const { driver } = platform;
   return {
@@ -44,6 +46,7 @@ export async function runnerFacts(sources: FactsSources): Promise<RunnerFacts> {
     guest: guestDigest(platform),
     gpus: 0,
     ...processor(),
+    name,
     ...(classes === undefined ? {} : { classes }),
   };
 }

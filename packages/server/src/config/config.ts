@@ -1,5 +1,6 @@
 import path from 'node:path';
 import { type ClassKind, parseAmount } from '@releap/contract';
+import { isJoinToken, parseJoinToken } from '@releap/contract/join-token';
 import type { ControlLimits, OvercommitTier, RateLimits, StoreOptions } from '@releap/control';
 import { price, type BillingSettings } from '@releap/control/billing';
 import { parseDatabaseUrl } from '@releap/database/database-url';
@@ -47,6 +48,7 @@ export interface Config {
   store: StoreOptions;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   /** Slugs of the classes of hardware that this machine has, by kind. */
+  hostName?: string;
   classes: Partial<Record<ClassKind, string>>;
   diskLimit: { mibPerSecond?: number; iops?: number };
   guestKernel?: string;
@@ -148,6 +150,19 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
   }
   const databaseProblem = problemOfDatabaseUrl(values.get('DATABASE_URL'));
   if (databaseProblem !== undefined) problems.push(databaseProblem);
+  const joinToken = values.get('RELEAP_JOIN_TOKEN');
+  if (typeof joinToken === 'string' && isJoinToken(joinToken)) {
+    try {
+      const { controlUrl, fingerprint, secret } = parseJoinToken(joinToken);
+      values.set('RELEAP_JOIN_TOKEN', secret);
+      if (values.get('RELEAP_CONTROL_URL') === undefined) {
+        values.set('RELEAP_CONTROL_URL', controlUrl);
+        values.set('RELEAP_CONTROL_FINGERPRINT', fingerprint);
+      }
+    } catch (error) {
+      problems.push(`RELEAP_JOIN_TOKEN=***: ${(error as Error).message}`);
+    }
+  }
   if (problems.length > 0) throw new ConfigError(problems);
   const get = (name: VariableName): unknown => values.get(name);
   const text = (name: VariableName): string | undefined => get(name) as string | undefined;
@@ -197,6 +212,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     capacity: compact({
       cores: get('RELEAP_CORES'),
       memMib: get('RELEAP_MEMORY_MIB'),
+    hostName: get('RELEAP_HOST_NAME'),
       diskMib: get('RELEAP_DISK_MIB'),
     }),
     classes: compact({

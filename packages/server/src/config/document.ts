@@ -18,7 +18,8 @@ export function configurationDocument(): string {
 
 <!-- Made by \`npm run docs:configuration\` from packages/server/src/config/variables.ts. Do not edit. -->
 
-The server is configured by environment variables alone; an empty one counts as absent. Values that are not allowed
+The server is configured by environment variables; an empty one counts as absent. A runner reads those that are absent from
+\`$RELEAP_HOME/runner.env\`, lines \`NAME=VALUE\` that \`releap join\` writes ([hosts.md](hosts.md)). Values that are not allowed
 stop the start, all named at once. None is needed: \`npm start\` runs the whole service with the defaults.
 
 \`releap all\` (the default) runs every part on one machine. The roles \`control\`, \`runner\` and \`gateway\` run one part

@@ -22,6 +22,7 @@ export async function runnerRole({ config, log, stopping }: RoleContext): Promis
     cpuModel: config.cpuModel,
     signal: stopping,
     region: config.region.id,
+    name: config.hostName,
     listenHost: config.host,
     dataListen: config.data,
     previewUid: config.previewEngine === 'haproxy' ? previewUid(config.home) : undefined,

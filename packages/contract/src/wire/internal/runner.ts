@@ -16,10 +16,18 @@ export const RunnerJoinRequest = Type.Object({
   runner_id: Uuid,
   /** SHA-256 of the credential that the runner has generated, in hexadecimal. */
   credential_sha256: Type.String({ pattern: '^[0-9a-f]{64}$' }),
+  /** The newest version of the runner protocol that the runner speaks. Runners of earlier versions leave it out, and the next field too. */
+  protocol: Type.Optional(Type.Integer()),
+  /** The deployment that the machine has joined before. */
+  deployment_id: Type.Optional(Uuid),
 });
 export type RunnerJoinRequest = Static<typeof RunnerJoinRequest>;
 
-export const RunnerJoinResponse = Type.Object({ runner_id: Type.String() });
+export const RunnerJoinResponse = Type.Object({
+  runner_id: Type.String(),
+  /** Absent from control servers of earlier versions. */
+  deployment_id: Type.Optional(Type.String()),
+});
 export type RunnerJoinResponse = Static<typeof RunnerJoinResponse>;
 
 /** `POST`, by a runner: the key with which it verifies data tokens. */
@@ -94,6 +102,22 @@ export const HostCertificateResponse = Type.Object({
 });
 export type HostCertificateResponse = Static<typeof HostCertificateResponse>;
 
+/** `POST`, by a runner: whether this control server can connect to its data server. */
+export const RUNNER_REACH_PATH = '/internal/runners/reach';
+
+export const RunnerReachRequest = Type.Object({
+  data_url: Type.String({
+    maxLength: 512,
+    pattern: '^https://[^\\s/?#@]+/?$',
+    expected: 'https://host:port',
+  }),
+});
+export const RunnerReach = Type.Object({
+  /** Why it cannot. */
+  error: Type.Optional(Type.String()),
+});
+export type RunnerReach = Static<typeof RunnerReach>;
+
 export const internalRunnerOperations = {
   joinRunner: {
     method: 'POST',
@@ -108,7 +132,7 @@ export const internalRunnerOperations = {
     success: { status: 200, response: { description: 'Registered.', schema: RunnerJoinResponse } },
     errors: {
       400: 'A field is not valid.',
-      409: 'The runner is already registered, or the credential was registered before.',
+      409: 'The runner is already registered, the credential was registered before, or the machine is of another deployment or of too early a version.',
     },
   },
   getRunnerDataKey: {
@@ -146,6 +170,17 @@ export const internalRunnerOperations = {
       400: 'The request is not signed by its key, or its key is not one of P-256.',
       503: 'The key of the root is temporarily unavailable.',
     },
+  },
+  checkRunnerReach: {
+    method: 'POST',
+    path: RUNNER_REACH_PATH,
+    tag: 'Runner',
+    summary: 'Connect to the data server of this runner',
+    description: 'Ends the connection after the handshake. It must show a certificate of this runner.',
+    security: 'runner',
+    body: RunnerReachRequest,
+    success: { status: 200, response: { description: 'Whether that is possible.', schema: RunnerReach } },
+    errors: {},
   },
   listDeletedProjects: {
     method: 'POST',

@@ -32,6 +32,15 @@ const hardwareClass = (what: string) =>
   });
 
 export const THIS_MACHINE = {
+  RELEAP_HOST_NAME: variable({
+    schema: Type.String({
+      pattern: '^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$',
+      expected: 'at most 64 letters, digits and . _ -, beginning with a letter or digit',
+    }),
+    defaultText: 'the name of the machine',
+    description: 'What `rlp host ls` calls this machine. Its id stays when it changes.',
+    group: 'This machine',
+  }),
   RELEAP_CORES: variable({
     schema: Positive,
     defaultText: 'what the machine has',

@@ -112,7 +112,8 @@ export const NETWORK = {
   }),
   RELEAP_DATA_HOST: variable({
     schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
-    defaultText: 'none: only this machine reaches its sandboxes',
+    defaultText:
+      'none: on another machine than the control plane, the runner opens connections to gateways and control servers itself',
     description:
       'Address at which this runner serves gateways and control servers of other machines, over TLS with certificates of the deployment ' +
       '([security.md](security.md#certificates-between-machines)).',
@@ -328,7 +329,7 @@ export const CREDENTIALS = {
     defaultText: 'the content of `$RELEAP_HOME/join.token`, created on first start',
     description:
       'Lets a machine join as a new runner, which then has its own credential. For control servers, and for a machine until ' +
-      'its runner has joined.',
+      'its runner has joined; one of `rlp host join-token` has `RELEAP_CONTROL_URL` and `RELEAP_CONTROL_FINGERPRINT` too.',
     group: 'Credentials',
   }),
 } as const;
