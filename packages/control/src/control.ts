@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { HostCertificate } from '@releap/certificates/hosts';
+import { HostCertificate, REVERSE_FIRST_BYTE, reverseAddress } from '@releap/certificates/hosts';
 import { COMPAT_PREFIX, newUuid } from '@releap/contract';
 import { prepareDatabase } from '@releap/database';
 import { answerCompatError, answerUnlisted } from './edge/compat/errors.ts';
@@ -103,7 +103,10 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   const internalUrl = await internal.listen(
     options.internalListen ?? { host: '127.0.0.1', port: 0 },
     certificate,
+    { firstByte: REVERSE_FIRST_BYTE, accept: (socket) => context.reverse.accept(socket) },
   );
+  if (certificate !== undefined)
+    context.reverse.listensAt(reverseAddress(internalUrl, options.internalListen?.host));
 
   const leases = createLeases(context.heartbeats.pool, serverId, LEASE_MS, () =>
     context.cluster.publish([[newUuid(), null, 0, LEASES_RELEASED]]),
@@ -160,12 +163,18 @@ const clientRoutes =
     done();
   };
 
-function listenerCertificate({ hostAuthority, cleanup, log }: ControlServices): HostCertificate {
+function listenerCertificate({
+  certificates,
+  hostAuthority,
+  cleanup,
+  log,
+}: ControlServices): HostCertificate {
   const certificate = new HostCertificate({
     issue: (request) => hostAuthority.issueListener(request),
     log,
   });
   cleanup.defer(() => certificate.close());
+  certificates.push(certificate);
   return certificate;
 }
 

@@ -19,7 +19,7 @@ import {
   type RunnerCredentials,
 } from './platform/credentials/runner-credentials.ts';
 import { createServiceKeys } from './platform/credentials/service-keys.ts';
-import { DataHosts, HostCertificate } from '@releap/certificates/hosts';
+import { DataHosts, HostCertificate, ReverseConnections } from '@releap/certificates/hosts';
 import { createHostAuthority, makeHostRoot, type HostAuthority } from './fleet/authority/host-authority.ts';
 import { createEgressRoot, makeEgressRoot, type EgressRoot } from './fleet/egress/egress-root.ts';
 import { createEncryption, type Encryption } from './platform/encryption/encryption.ts';
@@ -60,6 +60,7 @@ export interface ControlServices {
   readonly log: Logger;
   /** Identifies this process; a restart changes it. */
   readonly serverId: string;
+  readonly deploymentId: string;
   readonly database: Database;
   /** A pool of one connection for heartbeats and leases, so that they never wait for other work. */
   readonly heartbeats: Database;
@@ -83,6 +84,11 @@ export interface ControlServices {
   readonly egressRoot: EgressRoot;
   /** Issues the certificates of runners, gateways and control servers. */
   readonly hostAuthority: HostAuthority;
+  /** Certificates of this server: for runners, and of the internal listener where that serves other machines. */
+  readonly certificates: HostCertificate[];
+  /** Connections of hosts that accept none. */
+  readonly reverse: ReverseConnections;
+  readonly dataHosts: DataHosts;
   /** Reads logs from hosts. */
   readonly hosts: HostClient;
   readonly authenticator: Authenticator;
@@ -141,17 +147,18 @@ export async function createServices(
   const encryption = createEncryption(keys);
   const credentials = createPullCredentials(database, encryption, log);
   const { tokens } = options;
+  const deploymentId = await readDeploymentId(database);
   const serviceKeys = createServiceKeys({
     database,
     encryption: options.keys === undefined ? undefined : encryption,
     makers: {
-      'egress-root': async () => makeEgressRoot(await deploymentId(database)),
-      'host-root': async () => makeHostRoot(await deploymentId(database)),
+      'egress-root': async () => makeEgressRoot(deploymentId),
+      'host-root': async () => makeHostRoot(deploymentId),
     },
     log,
   });
-  const egressRoot = createEgressRoot({ serviceKeys, label: () => deploymentId(database) });
-  const hostAuthority = createHostAuthority({ serviceKeys, label: () => deploymentId(database) });
+  const egressRoot = createEgressRoot({ serviceKeys, label: async () => deploymentId });
+  const hostAuthority = createHostAuthority({ serviceKeys, label: async () => deploymentId });
   const dataTokens = createDataTokens({ database, serviceKeys });
   const previewTokens = createPreviewTokens(serviceKeys);
   const dispatchTokens = createDispatchTokens(serviceKeys);
@@ -160,7 +167,14 @@ export async function createServices(
     log,
   });
   cleanup.defer(() => certificate.close());
-  const dataHosts = new DataHosts({ certificate, local: options.localRunner });
+  const events = createEventBus(log);
+  const reverse = new ReverseConnections({
+    certificate,
+    ask: (runnerId, address) => events.emit('connections-wanted', { runnerId, address }),
+    log,
+  });
+  cleanup.defer(() => reverse.close());
+  const dataHosts = new DataHosts({ certificate, local: options.localRunner, reverse });
   const hosts = cleanup.use(createHostClient(dataTokens, dataHosts));
   const runnerCredentials = createRunnerCredentials({
     database,
@@ -169,7 +183,6 @@ export async function createServices(
     log,
   });
 
-  const events = createEventBus(log);
   const changes = createChangeNotifier();
   const authenticator = createAuthenticator(database);
   const idempotency = createIdempotency({ database, secret: () => serviceKeys.get('idempotency'), log });
@@ -220,8 +233,7 @@ export async function createServices(
 
   const usage = createUsage({ database, settings: { ...USAGE_SETTINGS, ...options.usage }, log });
 
-  const deployment = await deploymentId(database);
-  const store = await openStore(options.store, deployment);
+  const store = await openStore(options.store, deploymentId);
   cleanup.defer(() => store.close?.());
   const stores = createStores({ database, encryption, deploymentId: deployment, own: store });
   cleanup.defer(() => stores.close());
@@ -230,7 +242,7 @@ export async function createServices(
   const runners = createRegistry({
     database,
     serverId,
-    deploymentId: deployment,
+    deploymentId,
     credentials: runnerCredentials,
     limits,
     log,
@@ -287,6 +299,7 @@ export async function createServices(
     platform: options.platform ?? PLATFORM_LIMITS,
     log,
     serverId,
+    deploymentId,
     database,
     heartbeats,
     metrics,
@@ -301,6 +314,9 @@ export async function createServices(
     dispatchTokens,
     egressRoot,
     hostAuthority,
+    certificates: [certificate],
+    reverse,
+    dataHosts,
     hosts,
     authenticator,
     keyAudit: createKeyAudit({ database, log }),
@@ -325,7 +341,7 @@ export async function createServices(
   };
 }
 
-async function deploymentId(database: Database): Promise<string> {
+async function readDeploymentId(database: Database): Promise<string> {
   const deployment = await queryOne(database.pool, DEPLOYMENT);
   if (deployment === undefined) throw new Error('the table deployment has no row');
   return deployment.id;

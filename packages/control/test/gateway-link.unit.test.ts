@@ -47,6 +47,7 @@ function startLink(grantsMax?: number) {
     dataToken: () => Promise.resolve({ token: 't', ttlMs: 60_000 }),
     onActive: () => undefined,
     onListening: () => undefined,
+    onDial: () => undefined,
     ...(grantsMax !== undefined && { grantsMax }),
     log: pino({ level: 'silent' }),
   });

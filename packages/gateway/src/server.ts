@@ -9,6 +9,7 @@ import {
   DataHosts,
   HostCertificate,
   type LocalRunner,
+  ReverseConnections,
 } from '@releap/certificates/hosts';
 import {
   ApiError,
@@ -23,6 +24,7 @@ import {
 import type { Logger } from 'pino';
 import { requestCertificate } from './control/certificate-client.ts';
 import { type GrantLease, Grants } from './control/grants.ts';
+import { type ReverseListen, startReverseListener } from './control/reverse-listener.ts';
 import { answerMalformed } from './http/client-error.ts';
 import { shareConnections } from './http/connection-share.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
@@ -82,6 +84,8 @@ export interface GatewayOptions {
     publicAddress?: { host: string; port: number };
     limits?: Partial<SshLimits>;
   };
+  /** Where hosts that accept no connections open them; without it they are not reached. */
+  reverse?: ReverseListen;
   /** The runner of the same home, which is reached over its Unix socket. */
   localRunner?: LocalRunner;
   /** Calls of functions. */
@@ -108,6 +112,8 @@ export interface Gateway {
   tls: { port: number } | undefined;
   /** The SSH listener, if there is one. */
   ssh: Pick<SshServer, 'port' | 'hostKeys'> | undefined;
+  /** What it shows to runners on other machines. */
+  certificate: Pick<HostCertificate, 'current'>;
   /** Calls of functions, and their instances. */
   functions(): DispatcherLoad;
   /**
@@ -143,9 +149,14 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     if (await access.isPinned()) await certificate.get().catch(() => undefined);
     return await options.credential();
   };
+  const reverse = new ReverseConnections({
+    certificate,
+    ask: (runnerId, address) => grants.wantConnections(runnerId, address),
+    log,
+  });
   const grants = new Grants({
     control,
-    hosts: new DataHosts({ certificate, local: options.localRunner, connectMs: limits.connectMs }),
+    hosts: new DataHosts({ certificate, local: options.localRunner, reverse, connectMs: limits.connectMs }),
     credential,
     log,
     kinds: [
@@ -369,6 +380,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
           address: options.ssh?.publicAddress ?? { host: options.ssh?.listen.host ?? '', port: ssh.port },
         });
 
+  const endReverse = options.reverse && (await startReverseListener(options.reverse, reverse));
   server.listen({ host: listen.host, port: listen.port });
   await once(server, 'listening');
   const { port } = server.address() as AddressInfo;
@@ -381,6 +393,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       front?.port === undefined ? undefined : { port: front.port, isEngine: front.engine() !== undefined },
     tls: front?.tls,
     ssh,
+    certificate,
     functions: () => dispatcher.load(),
     async drain(ms, hurry) {
       isDraining = true;
@@ -407,6 +420,7 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
       dispatcher.close();
       await records.close(limits.graceMs);
       await Promise.all([upstreams.destroy(), grants.close()]);
+      endReverse?.();
       certificate.close();
     },
   };

@@ -8,6 +8,7 @@ import {
 } from '@releap/contract';
 import {
   OBJECT_STORES_CAPABILITY,
+  REVERSE_CAPABILITY,
   VOLUMES_CAPABILITY,
   type HeldMemory,
   type Report,
@@ -23,6 +24,7 @@ import { openVolumes } from './assembly/volumes.ts';
 import { createWarmVms } from './assembly/warm-vms.ts';
 import { ImageBuilds } from './build/image-builds.ts';
 import { startDataServer } from './data/data-server.ts';
+import { ReverseDialer } from './data/reverse-dialer.ts';
 import { StoreProgram } from './host/store-program.ts';
 import { ControlIdentity } from './identity/control-identity.ts';
 import { dataTokenVerifier } from './identity/data-token.ts';
@@ -121,6 +123,16 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       .follow(roots)
       .catch((error: unknown) => log.warn({ err: error }, 'the roots of control were not stored'));
   });
+  // Where it is on another machine, gateways are too, and must be able to reach this one.
+  const reverse =
+    options.dataListen === undefined && controlUrl.startsWith('https:')
+      ? new ReverseDialer({
+          runnerId: id,
+          certificate,
+          controlHost: new URL(controlUrl).hostname,
+          log: log.child({ part: 'data' }),
+        })
+      : undefined;
   const secrets = new SecretsClient({ controlUrl, credential, fetch });
   const store = new StoreClient({ controlUrl, credential, fetch });
   const link = new ControlLink({
@@ -128,7 +140,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     async credential() {
       const token = await identity.credential();
       // Control leads gateways here as soon as there is a link. One that cannot be issued is logged, and requested again.
-      if (options.dataListen !== undefined || (await control.isPinned()))
+      if (options.dataListen !== undefined || reverse !== undefined || (await control.isPinned()))
         await certificate.get().catch(() => undefined);
       return token;
     },
@@ -331,6 +343,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
   const dataServer = await startDataServer({
     socketPath: join(home, 'run', 'runner.sock'),
     ...(options.dataListen && { tls: { ...options.dataListen, certificate } }),
+    reverse,
     verify: dataTokenVerifier(identity),
     isKnown: (id) => reconciler.isKnown(id),
     metrics: runnerMetrics({
@@ -342,6 +355,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       oomKills: machines.oomKills,
       spaces,
       quarantines,
+      certificate,
     }),
     register: (app) =>
       registerDataRoutes(app, {
@@ -386,6 +400,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       data_url: dataServer.url,
       facts,
       capabilities: [
+        ...(reverse === undefined ? [] : [REVERSE_CAPABILITY]),
         ...(volumeProbe.works ? [VOLUMES_CAPABILITY] : []),
         ...(storeProgram.isMade ? [OBJECT_STORES_CAPABILITY] : []),
         ...(options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY] : []),
@@ -402,6 +417,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     },
     onSynced: () => orphans.synced(),
     onCapabilities: (capabilities) => uplink.linked(capabilities.includes(USAGE_HISTORY_CAPABILITY)),
+    onDial: (address) => reverse?.dial(address),
     onUsageStored: (seq) => uplink.stored(seq),
   });
   started.defer(() => link.close());

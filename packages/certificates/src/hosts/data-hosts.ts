@@ -11,6 +11,8 @@ import { isUuid } from '@releap/contract/ids';
 import type { buildConnector } from 'undici';
 import type { HostCertificate } from './host-certificate.ts';
 import { hostName } from './names.ts';
+import { opened, unreachable } from './opened.ts';
+import { type ReverseConnections, REVERSE_URL } from './reverse.ts';
 
 export interface DialOptions {
   /** The end of one direction leaves the other one open. */
@@ -34,6 +36,8 @@ export interface DataHostsOptions {
   certificate?: Pick<HostCertificate, 'get'> | undefined;
   /** The runner of the same home, if there is one. */
   local?: LocalRunner | undefined;
+  /** Of runners that accept no connections; without it they are not reached. */
+  reverse?: Pick<ReverseConnections, 'take'> | undefined;
   connectMs?: number;
 }
 
@@ -46,7 +50,7 @@ export interface LocalRunner {
 export interface HostAddress {
   /** Undefined from control servers of earlier versions: then it is reached on this machine alone. */
   runnerId: string | undefined;
-  /** `unix:/absolute/path.sock`, `https://host:port`, or on this machine `http://host:port`. */
+  /** `unix:/absolute/path.sock`, `https://host:port`, `reverse:`, or on this machine `http://host:port`. */
   dataUrl: string;
 }
 
@@ -63,8 +67,9 @@ export class DataHosts {
   }
 
   of({ runnerId, dataUrl }: HostAddress): Peer {
-    const { certificate, local, connectMs = CONNECT_MS } = this.#options;
-    const isRemote = dataUrl.startsWith('https:');
+    const { certificate, local, reverse, connectMs = CONNECT_MS } = this.#options;
+    const isReverse = dataUrl === REVERSE_URL;
+    const isRemote = isReverse || dataUrl.startsWith('https:');
     if (isRemote && runnerId !== undefined && local?.id() === runnerId)
       return unixPeer(local.socketPath, connectMs);
     if (!isRemote) return plainPeer(dataUrl, connectMs, true);
@@ -73,7 +78,9 @@ export class DataHosts {
       origin: ORIGIN,
       isLocal: false,
       async dial({ allowHalfOpen = false } = {}) {
-        if (runnerId === undefined || certificate === undefined)
+        if (isReverse && runnerId !== undefined && reverse !== undefined)
+          return await reverse.take(runnerId, allowHalfOpen);
+        if (isReverse || runnerId === undefined || certificate === undefined)
           throw unreachable(
             `${dataUrl} is on another machine, and this process has no certificate to show there`,
           );
@@ -167,26 +174,3 @@ export function placeOf(url: string): { host: string; port: number } {
   const host = hostname.replace(/^\[|\]$/g, '');
   return { host, port: port === '' ? (protocol === 'https:' ? 443 : 80) : Number(port) };
 }
-
-/** @throws when it is not open in time; the socket is destroyed then */
-export function opened(socket: Socket, event: 'connect' | 'secureConnect', ms: number): Promise<Socket> {
-  return new Promise((resolve, reject) => {
-    const timer = setTimeout(() => {
-      socket.destroy(Object.assign(new Error(`no connection within ${ms} ms`), { name: 'TimeoutError' }));
-    }, ms);
-    socket.once('error', reject);
-    socket.once('close', () => {
-      clearTimeout(timer);
-      reject(unreachable('the connection was closed before it was open'));
-    });
-    socket.once(event, () => {
-      clearTimeout(timer);
-      // Until its user listens.
-      socket.on('error', () => undefined);
-      socket.off('error', reject);
-      resolve(socket);
-    });
-  });
-}
-
-const unreachable = (message: string): Error => Object.assign(new Error(message), { code: 'EHOSTUNREACH' });

@@ -10,5 +10,19 @@ export {
   plainPeer,
   runnerOfHome,
 } from './data-hosts.ts';
-export { HostCertificate, type HostIdentity, type IssuedCertificate } from './host-certificate.ts';
+export {
+  EXPIRY_METRIC,
+  expirySeconds,
+  HostCertificate,
+  type HostIdentity,
+  type IssuedCertificate,
+} from './host-certificate.ts';
+export {
+  REVERSE_FIRST_BYTE,
+  REVERSE_URL,
+  reverseAddress,
+  ReverseConnections,
+  type ReverseOptions,
+  reversePreface,
+} from './reverse.ts';
 export { CONTROL_NAME, HOST_DOMAIN, type HostName, hostName, parseHostName } from './names.ts';

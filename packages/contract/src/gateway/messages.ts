@@ -21,6 +21,7 @@
  * handler listens, and at most for `HANDLER_LISTEN_MS`.
  */
 import { Type, type Static } from 'typebox';
+import { REVERSE_ADDRESS } from '../runner/link.ts';
 import { ExceededQuota } from '../wire/tenancy/quota.ts';
 
 /** Path of the WebSocket that gateways dial. */
@@ -113,7 +114,15 @@ const Listening = Type.Object({
   ),
 });
 
-export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release, Active, Listening]);
+/** A runner that accepts no connections is to open some to this gateway. It is sent again while a request waits for one. */
+const Dial = Type.Object({
+  type: Type.Literal('dial'),
+  runner_id: Type.String({ maxLength: 40 }),
+  /** Where this gateway accepts them. */
+  address: Type.String(REVERSE_ADDRESS),
+});
+
+export const GatewayMessage = Type.Union([GatewayHello, Resolve, Release, Active, Listening, Dial]);
 export type GatewayMessage = Static<typeof GatewayMessage>;
 
 const Welcome = Type.Object({
@@ -128,7 +137,7 @@ const GrantMessage = Type.Object({
   vm_id: Type.String(),
   /** Whom the certificate of its data server names; absent from earlier versions. */
   runner_id: Type.Optional(Type.String()),
-  /** The runner's data server: `https://host:port` or `unix:/absolute/path.sock`. */
+  /** The runner's data server: `https://host:port`, `unix:/absolute/path.sock`, or `reverse:` where the runner opens the connections. */
   data_url: Type.String(),
   /** Token for the runner's data server, for this sandbox. */
   data_token: Type.String({ writeOnly: true }),

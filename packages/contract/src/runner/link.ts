@@ -2,6 +2,16 @@
 
 /** The protocol version of this code; docs/runner-protocol.md says when it changes. */
 export const RUNNER_PROTOCOL = 1;
+/** The oldest version that control supports. */
+export const RUNNER_PROTOCOL_OLDEST = 1;
+
+/** Of runners that accept no connections of other machines, and open them themselves. */
+export const REVERSE_CAPABILITY = 'reverse-connections';
+/** Where a gateway or a control server accepts connections of such runners: without a host, that of the runner's control plane. */
+export const REVERSE_ADDRESS = {
+  pattern: '^(\\[[0-9A-Fa-f:.]+\\]|[0-9A-Za-z._-]*):\\d{1,5}$',
+  maxLength: 64,
+} as const;
 
 /** How often a runner sends a heartbeat, in milliseconds. */
 export const HEARTBEAT_MS = 5_000;

@@ -5,7 +5,7 @@ import { BuildAssignment, BuildReport } from './build.ts';
 import { UnsupportedItem } from './envelope.ts';
 import { Count, Large } from '../wire/platform/fields.ts';
 import { HelloMessage, WelcomeMessage } from './hello.ts';
-import { LINK_ITEMS_MAX } from './link.ts';
+import { LINK_ITEMS_MAX, REVERSE_ADDRESS } from './link.ts';
 import { SandboxAssignment, SandboxReport } from './sandbox.ts';
 import { SnapshotAssignment, SnapshotReport } from './snapshot.ts';
 import { UsageHistoryMessage, UsageMessage, UsageStoredMessage } from './usage.ts';
@@ -96,13 +96,26 @@ export const AckMessage = Type.Object({
 });
 export type AckMessage = Static<typeof AckMessage>;
 
+/**
+ * Control to runners with `REVERSE_CAPABILITY`: a gateway or a control server at this address needs connections. It is sent again
+ * while somebody waits for one.
+ */
+export const DialMessage = Type.Object({ type: Type.Literal('dial'), address: Type.String(REVERSE_ADDRESS) });
+export type DialMessage = Static<typeof DialMessage>;
+
 export type RunnerMessage =
   | HelloMessage
   | ReportMessage
   | UsageMessage
   | UsageHistoryMessage
   | HeartbeatMessage;
-export type ControlMessage = WelcomeMessage | SyncMessage | DesiredMessage | AckMessage | UsageStoredMessage;
+export type ControlMessage =
+  | WelcomeMessage
+  | SyncMessage
+  | DesiredMessage
+  | AckMessage
+  | UsageStoredMessage
+  | DialMessage;
 
 export const RUNNER_MESSAGES = {
   hello: HelloMessage,
@@ -117,4 +130,5 @@ export const CONTROL_MESSAGES = {
   desired: DesiredMessage,
   ack: AckMessage,
   usage_stored: UsageStoredMessage,
+  dial: DialMessage,
 } as const;

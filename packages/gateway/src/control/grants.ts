@@ -211,6 +211,11 @@ export class Grants {
     }
   }
 
+  /** Has a runner that accepts no connections open some to this gateway. */
+  wantConnections(runnerId: string, address: string): void {
+    this.#link.send({ type: 'dial', runner_id: runnerId, address });
+  }
+
   async close(): Promise<void> {
     clearInterval(this.#activity);
     this.instances.close(unavailable('the gateway is stopping'));

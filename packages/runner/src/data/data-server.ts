@@ -14,6 +14,7 @@ import type { Logger } from 'pino';
 import type { Registry } from 'prom-client';
 import type { TSchema } from 'typebox';
 import type { VerifyDataToken } from '../identity/data-token.ts';
+import type { ReverseDialer } from './reverse-dialer.ts';
 import { startTlsListener, type TlsListenerOptions } from './tls-listener.ts';
 
 const METRICS_PATH = '/metrics';
@@ -33,6 +34,8 @@ export interface DataServerOptions {
   isKnown?: (id: string) => boolean;
   /** Where other machines reach it, if they do. */
   tls?: TlsListenerOptions | undefined;
+  /** Opens connections to others, where they open none to this machine. */
+  reverse?: ReverseDialer | undefined;
   /** Served at `/metrics` without a token, on the socket alone: only root can connect to that. */
   metrics?: Registry;
   log: Logger;
@@ -46,7 +49,7 @@ export interface DataServer {
 
 /** The door through which gateway and control plane reach the sandboxes of this machine. */
 export async function startDataServer(options: DataServerOptions): Promise<DataServer> {
-  const { socketPath, tls, verify, register, isKnown = () => true, metrics, log } = options;
+  const { socketPath, tls, reverse, verify, register, isKnown = () => true, metrics, log } = options;
   // Level 'warn': one line a request would drown what matters.
   const requestId = requestIdSource();
   const app = Fastify({
@@ -92,10 +95,15 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
   await unlink(socketPath).catch(() => undefined);
   await app.listen({ path: socketPath });
   await chmod(socketPath, 0o600);
-  if (tls === undefined) return { url: `unix:${socketPath}`, close: () => app.close() };
+  reverse?.serve(app.server);
+  const close = async (): Promise<void> => {
+    reverse?.close();
+    await app.close();
+  };
+  if (tls === undefined) return { url: `unix:${socketPath}`, close };
   const listener = await startTlsListener(tls, app.server, log.child({ part: 'data' })).catch(
     async (error: unknown) => {
-      await app.close();
+      await close();
       throw error;
     },
   );
@@ -103,7 +111,7 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     url: listener.url,
     async close() {
       listener.close();
-      await app.close();
+      await close();
     },
   };
 }

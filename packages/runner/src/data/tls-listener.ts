@@ -6,7 +6,7 @@ import { constants } from 'node:crypto';
 import { once } from 'node:events';
 import type { Server as HttpServer } from 'node:http';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
-import { createServer as createTlsServer, type TLSSocket } from 'node:tls';
+import { createServer as createTlsServer, type Server as TlsServer, type TLSSocket } from 'node:tls';
 import { type HostCertificate, type HostIdentity, parseHostName } from '@releap/certificates/hosts';
 import type { Logger } from 'pino';
 import { Budget } from '../budget/budget.ts';
@@ -19,9 +19,11 @@ export interface DataListen {
   url?: string | undefined;
 }
 
+export type DataCertificate = Pick<HostCertificate, 'current' | 'onChange'>;
+
 export interface TlsListenerOptions extends DataListen {
   /** Until there is one, connections are closed. */
-  certificate: Pick<HostCertificate, 'current' | 'onChange'>;
+  certificate: DataCertificate;
   handshakeMs?: number;
 }
 
@@ -31,13 +33,49 @@ export interface TlsListener {
   close(): void;
 }
 
-const HANDSHAKE_MS = 10_000;
+export const HANDSHAKE_MS = 10_000;
 /** Connections that have not shown a certificate yet, by address: a stranger must not keep gateways out. */
 const HANDSHAKES_MAX = { each: 64, all: 512 };
 /** A gateway has at most 10,000 clients. */
 const CONNECTIONS_MAX = 20_000;
 const KEEP_ALIVE_MS = 30_000;
 const CLIENTS: ReadonlySet<string> = new Set(['gateway', 'control']);
+
+/**
+ * The server side of TLS, for connections that are given to it.
+ * @param onClient called for those of gateways and control servers
+ */
+export function dataTls(
+  certificate: DataCertificate,
+  handshakeMs: number,
+  onClient: (socket: TLSSocket) => void,
+  log: Logger,
+): TlsServer {
+  const tls = createTlsServer({
+    ...contextOf(certificate.current),
+    requestCert: true,
+    rejectUnauthorized: true,
+    ALPNProtocols: ['http/1.1'],
+    handshakeTimeout: handshakeMs,
+    allowHalfOpen: true,
+  } as Parameters<typeof createTlsServer>[0]);
+  certificate.onChange((identity) => tls.setSecureContext(contextOf(identity)));
+  tls.on('secureConnection', (socket: TLSSocket) => {
+    const name = parseHostName(socket.getPeerCertificate().subjectaltname);
+    if (name !== undefined && CLIENTS.has(name.role)) {
+      onClient(socket);
+      return;
+    }
+    log.warn({ address: socket.remoteAddress, name }, 'a client is neither a gateway nor a control server');
+    socket.destroy();
+  });
+  tls.on('tlsClientError', (error, socket) => {
+    log.debug({ err: error }, 'a client is not of this deployment');
+    // After a handshake that takes too long nothing else does.
+    socket.destroy();
+  });
+  return tls;
+}
 
 /** Passes what arrives over TLS on to an HTTP server. */
 export async function startTlsListener(
@@ -49,30 +87,11 @@ export async function startTlsListener(
   const pending = new Map<string, () => void>();
   const handshakes = new Budget(HANDSHAKES_MAX);
   const open = new Set<Socket>();
-  const tls = createTlsServer({
-    ...contextOf(certificate.current),
-    requestCert: true,
-    rejectUnauthorized: true,
-    ALPNProtocols: ['http/1.1'],
-    handshakeTimeout: handshakeMs,
-    allowHalfOpen: true,
-  } as Parameters<typeof createTlsServer>[0]);
-  certificate.onChange((identity) => tls.setSecureContext(contextOf(identity)));
-  tls.on('secureConnection', (socket: TLSSocket) => {
+  const letIn = (socket: TLSSocket): void => {
     pending.get(placeOf(socket))?.();
-    const name = parseHostName(socket.getPeerCertificate().subjectaltname);
-    if (name !== undefined && CLIENTS.has(name.role)) {
-      http.emit('connection', socket);
-      return;
-    }
-    log.warn({ address: socket.remoteAddress, name }, 'a client is neither a gateway nor a control server');
-    socket.destroy();
-  });
-  tls.on('tlsClientError', (error, socket) => {
-    log.debug({ err: error }, 'a client is not of this deployment');
-    // After a handshake that takes too long nothing else does.
-    socket.destroy();
-  });
+    http.emit('connection', socket);
+  };
+  const tls = dataTls(certificate, handshakeMs, letIn, log);
 
   const listener = createServer(
     { allowHalfOpen: true, noDelay: true, keepAlive: true, keepAliveInitialDelay: KEEP_ALIVE_MS },

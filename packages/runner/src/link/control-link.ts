@@ -71,6 +71,8 @@ export interface LinkedRunner {
   onSynced: () => void;
   /** Control has these capabilities, on the link that was just made. */
   onCapabilities?: (capabilities: readonly string[]) => void;
+  /** A gateway or a control server at this address needs connections that the runner opens. */
+  onDial?: ((address: string) => void) | undefined;
   /** Control has stored the `usage_history` with this number. */
   onUsageStored?: (seq: number) => void;
 }
@@ -306,6 +308,7 @@ export class ControlLink {
       this.#intake.stored(this.#outbox.acknowledge(message.seq));
       return;
     }
+    if (message.type === 'dial') return this.#runner.onDial?.(message.address);
     if (message.type === 'usage_stored') return this.#runner.onUsageStored?.(message.seq);
     this.#intake.take(reading);
   }

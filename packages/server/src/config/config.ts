@@ -26,6 +26,8 @@ export interface Config {
   ssh: { host: string; port?: number; address?: string; hostKeyFile: string };
   /** Absent: no other machine reaches the runner. */
   data?: { host: string; port: number; url?: string };
+  /** Absent: hosts that accept no connections are not reached. */
+  reverse?: { host: string; port?: number };
   internalHost: string;
   internalPort?: number;
   publicUrl?: string;
@@ -46,9 +48,9 @@ export interface Config {
   tokens: { operator?: string; metrics?: string; gateway?: string; join?: string };
   keyFile: string;
   store: StoreOptions;
+  hostName?: string;
   capacity: { cores?: number; memMib?: number; diskMib?: number };
   /** Slugs of the classes of hardware that this machine has, by kind. */
-  hostName?: string;
   classes: Partial<Record<ClassKind, string>>;
   diskLimit: { mibPerSecond?: number; iops?: number };
   guestKernel?: string;
@@ -148,8 +150,6 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     if (Check(variable.schema, value)) values.set(name, value);
     else problems.push(`${name}=${shown(name, text)}: must be ${allowed(variable)}`);
   }
-  const databaseProblem = problemOfDatabaseUrl(values.get('DATABASE_URL'));
-  if (databaseProblem !== undefined) problems.push(databaseProblem);
   const joinToken = values.get('RELEAP_JOIN_TOKEN');
   if (typeof joinToken === 'string' && isJoinToken(joinToken)) {
     try {
@@ -163,6 +163,8 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       problems.push(`RELEAP_JOIN_TOKEN=***: ${(error as Error).message}`);
     }
   }
+  const databaseProblem = problemOfDatabaseUrl(values.get('DATABASE_URL'));
+  if (databaseProblem !== undefined) problems.push(databaseProblem);
   if (problems.length > 0) throw new ConfigError(problems);
   const get = (name: VariableName): unknown => values.get(name);
   const text = (name: VariableName): string | undefined => get(name) as string | undefined;
@@ -184,6 +186,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       hostKeyFile: get('RELEAP_SSH_HOST_KEY') ?? path.join(home, 'ssh_host_ed25519_key'),
     }),
     data: dataListenOf(text, get),
+    reverse: reverseListenOf(text, get),
     internalHost: get('RELEAP_INTERNAL_HOST'),
     internalPort: get('RELEAP_INTERNAL_PORT'),
     publicUrl: url('RELEAP_PUBLIC_URL'),
@@ -209,10 +212,10 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     }),
     keyFile: get('RELEAP_KEY_FILE') ?? path.join(home, 'keys.json'),
     store: storeOf(home, text),
+    hostName: get('RELEAP_HOST_NAME'),
     capacity: compact({
       cores: get('RELEAP_CORES'),
       memMib: get('RELEAP_MEMORY_MIB'),
-    hostName: get('RELEAP_HOST_NAME'),
       diskMib: get('RELEAP_DISK_MIB'),
     }),
     classes: compact({
@@ -339,6 +342,15 @@ function dataListenOf(
     ]);
   const port = (get('RELEAP_DATA_PORT') as number | undefined) ?? dataPortOf(Number(get('RELEAP_PORT')));
   return { host, port, ...(url !== undefined && { url }) };
+}
+
+function reverseListenOf(
+  text: (name: VariableName) => string | undefined,
+  get: (name: VariableName) => unknown,
+): object | undefined {
+  const host = text('RELEAP_REVERSE_HOST') ?? text('RELEAP_INTERNAL_HOST') ?? '';
+  if (text('RELEAP_REVERSE_HOST') === undefined && isLoopback(host)) return undefined;
+  return compact({ host, port: get('RELEAP_REVERSE_PORT') });
 }
 
 /** Default port of the data server. */

@@ -8,10 +8,20 @@ import { plainHttpWarning } from '../config/plain-http.ts';
 import { makePrivateFile } from '@releap/certificates/private-file';
 import { localRunner } from '../local-runner.ts';
 import { previewUid } from '../preview-uid.ts';
-import { PREVIEW_PORT_OFFSET, SSH_PORT_OFFSET } from '../supervisor/ports.ts';
+import {
+  preferPort,
+  PREVIEW_PORT_OFFSET,
+  REVERSE_PORT_OFFSET,
+  SSH_PORT_OFFSET,
+} from '../supervisor/ports.ts';
 import { tokenFile, tokenToShow } from '../tokens.ts';
 import { Registry } from 'prom-client';
-import { certificateMetrics, functionMetrics, serveMetrics } from './gateway-metrics.ts';
+import {
+  certificateMetrics,
+  functionMetrics,
+  hostCertificateMetric,
+  serveMetrics,
+} from './gateway-metrics.ts';
 import { startPreviewCertificate } from './preview-certificate.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
 
@@ -47,6 +57,7 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
     },
     credential: async () => (await tokenToShow(config, 'gateway')) ?? missing(),
     localRunner: localRunner(config),
+    ...(await reverseListen(config)),
     ssh: await sshOptions(config),
     trustedProxies: config.trustedProxies ?? [],
     limits: { guesses: config.rateLimits.perAddress },
@@ -56,6 +67,7 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
   const warning = plainHttpWarning(config, 'gateway');
   if (warning !== undefined) log.warn({ host: config.host }, warning);
   functionMetrics(registry, () => gateway.functions());
+  hostCertificateMetric(registry, gateway.certificate);
   const owned = cleanup.move();
   const close = (): Promise<void> => owned.disposeAsync();
   // The service of one machine stops as a whole: what its requests lead to ends, too.
@@ -108,6 +120,13 @@ function previewOptions(
 
 /** Most of the machine is for sandboxes; one thread passes tens of thousands of requests a second. */
 const engineThreads = (): number => Math.min(4, Math.max(1, Math.floor(availableParallelism() / 4)));
+
+async function reverseListen({ port, reverse }: Config): Promise<Pick<GatewayOptions, 'reverse'>> {
+  if (reverse === undefined) return {};
+  const { host } = reverse;
+  const wanted = port === 0 ? 0 : port + REVERSE_PORT_OFFSET;
+  return { reverse: { host, port: reverse.port ?? (await preferPort(host, wanted)) } };
+}
 
 async function sshOptions({ port, ssh }: Config) {
   const { host, hostKeyFile } = ssh;

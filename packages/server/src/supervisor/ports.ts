@@ -2,6 +2,8 @@ import { createServer } from 'node:net';
 
 /** Default port of the SSH gateway above that of the API. */
 export const SSH_PORT_OFFSET = 4;
+/** The same of connections that hosts open. */
+export const REVERSE_PORT_OFFSET = 7;
 /** The same of previews over plain HTTP. */
 export const PREVIEW_PORT_OFFSET = 5;
 

@@ -55,6 +55,8 @@ export interface GatewayLinkOptions {
   /** Requests or connections use these sandboxes. */
   onActive: (sandboxIds: Iterable<string>) => void;
   onListening: (instances: readonly ListeningInstance[]) => void;
+  /** The gateway needs connections of a runner that accepts none. */
+  onDial: (runnerId: string, address: string) => void;
   log: Logger;
 }
 
@@ -118,6 +120,8 @@ export class GatewayLink {
         return;
       case 'active':
         return this.#options.onActive(this.#sandboxesOf(message.ids));
+      case 'dial':
+        return this.#options.onDial(message.runner_id, message.address);
       case 'listening':
         return this.#listening(message.instances);
       case 'resolve':

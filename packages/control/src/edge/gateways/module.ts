@@ -52,6 +52,7 @@ export function gatewaysModule(
       const { token, ttlMs } = await dataTokens.issue(runnerId, sandboxId);
       return { token, ttlMs: Math.floor(ttlMs * GRANT_TTL_SHARE) };
     },
+    onDial: (runnerId, address) => events.emit('connections-wanted', { runnerId, address }),
     onListening: (instances) => events.emit('instances-listening', instances),
     log,
   });

@@ -5,6 +5,7 @@ import {
   LINK_MESSAGE_MAX_BYTES,
   readRunnerMessage,
   type AckMessage,
+  type DialMessage,
   type HeldMemory,
   type HelloMessage,
   type Reading,
@@ -132,7 +133,12 @@ export class Link {
     this.#sender?.released(id);
   }
 
-  #send(message: AckMessage | WelcomeMessage | UsageStoredMessage): void {
+  /** A gateway or a control server at this address needs connections that the runner opens. */
+  dial(address: string): void {
+    if (this.epoch !== '0') this.#send({ type: 'dial', address });
+  }
+
+  #send(message: DialMessage | AckMessage | WelcomeMessage | UsageStoredMessage): void {
     if (this.#closed) return;
     if (this.#socket.bufferedAmount > OUTBOUND_MAX_BYTES)
       return this.close(LINK_CLOSE.slow, 'the runner does not read');

@@ -1,3 +1,6 @@
+import type { DataHosts } from '@releap/certificates/hosts';
+import { internalOperations, isUuid, newUuid } from '@releap/contract';
+import type { ClusterNotifier } from '../../platform/events/cluster-notifier.ts';
 import type { EventBus } from '../../platform/events/event-bus.ts';
 import type { Database } from '@releap/database';
 import type { Logger } from 'pino';
@@ -9,9 +12,14 @@ import { createLiveness } from './liveness.ts';
 import { purgeLostRunners } from './purge.ts';
 
 const HEARTBEAT_MS = 5_000;
+/** Start of the kind with which another server is told of wanted connections; the address follows. */
+const DIAL = 'dial ';
 const PURGE_MS = 6 * 3_600_000;
 
 export interface RunnersModuleOptions {
+  cluster: Pick<ClusterNotifier, 'publish'>;
+  /** How this server connects to data servers. */
+  dataHosts: DataHosts;
   database: Database;
   events: EventBus;
   heartbeats: Database;
@@ -21,6 +29,8 @@ export interface RunnersModuleOptions {
 }
 
 export function runnersModule({
+  cluster,
+  dataHosts,
   database,
   events,
   heartbeats,
@@ -30,11 +40,18 @@ export function runnersModule({
 }: RunnersModuleOptions): Module {
   const everyMs = Math.min(HEARTBEAT_MS, limits.runnerLostAfterMs / 4);
   const liveness = createLiveness(limits.runnerLostAfterMs);
-  events.on('changed-elsewhere', (changed) =>
+  events.on('changed-elsewhere', (changed) => {
     runners.changedElsewhere(
       changed.map(([id, runner_id, generation, kind]) => ({ id, runner_id, generation, kind })),
-    ),
-  );
+    );
+    for (const [, runnerId, , kind] of changed)
+      if (runnerId !== null && kind?.startsWith(DIAL) === true)
+        runners.dial(runnerId, kind.slice(DIAL.length));
+  });
+  events.on('connections-wanted', ({ runnerId, address }) => {
+    if (isUuid(runnerId) && !runners.dial(runnerId, address))
+      cluster.publish([[newUuid(), runnerId, 0, `${DIAL}${address}`]]);
+  });
   events.on('notifications-missed', () => {
     runners
       .resync()
@@ -44,6 +61,16 @@ export function runnersModule({
   });
   return {
     name: 'runners',
+    routes({ runner }) {
+      runner.operation(internalOperations.checkRunnerReach, async ({ body, runner: { runnerId } }) => {
+        try {
+          (await dataHosts.of({ runnerId, dataUrl: body.data_url }).dial()).destroy();
+          return {};
+        } catch (error) {
+          return { error: (error as Error).message.slice(0, 300) };
+        }
+      });
+    },
     metrics(registry) {
       gauge(
         registry,

@@ -2,11 +2,13 @@
 import {
   RUNNER_PROTOCOL,
   LINK_CLOSE,
+  REVERSE_CAPABILITY,
   type CpuReading,
   type Report,
   type UsageHistoryMessage,
   USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract/runner';
+import { REVERSE_URL } from '@releap/certificates/hosts';
 import { queryAll, queryOne, isForeignKeyViolation, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
 import type { RunnerCredentials } from '../../platform/credentials/runner-credentials.ts';
@@ -49,6 +51,8 @@ export interface RunnerRegistry {
    */
   resync(): Promise<void>;
   isConnected(runnerId: string): boolean;
+  /** Has a runner that accepts no connections open some to this address. @returns whether it is connected here */
+  dial(runnerId: string, address: string): boolean;
   /** Runners after their hello, in no order. */
   links(): Link[];
   /** Counts of received and ignored items, since the start. */
@@ -115,7 +119,7 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       const row = await queryOne(database.pool, queries.RUNNER_HELLO, [
         hello.runner_id,
         hello.region,
-        hello.data_url,
+        hello.capabilities.includes(REVERSE_CAPABILITY) ? REVERSE_URL : hello.data_url,
         JSON.stringify(hello.facts),
         options.serverId,
         hello.kinds,
@@ -261,6 +265,11 @@ export function createRegistry(options: RegistryOptions): RunnerRegistry {
       }
     },
     isConnected: (runnerId) => links.has(runnerId),
+    dial(runnerId, address) {
+      const link = links.get(runnerId);
+      if (link?.capabilities.has(REVERSE_CAPABILITY) === true) link.dial(address);
+      return link !== undefined;
+    },
     links: welcomed,
     reconcile(those) {
       kinds = those;

@@ -9,6 +9,7 @@ import { runnerRoutes } from './runner-routes.ts';
 export function credentialsModule(context: {
   database: Database;
   dataTokens: DataTokens;
+  deploymentId: string;
   runnerCredentials: RunnerCredentials;
 }): Module {
   const { database } = context;

@@ -53,6 +53,8 @@ export interface ControlEvents {
   'capacity-released': undefined;
   /** A runner has connected here and takes work. */
   'runner-ready': undefined;
+  /** A gateway or a control server at this address needs connections of a runner that accepts none. */
+  'connections-wanted': { runnerId: string; address: string };
   /** CPU counters that a runner has reported. */
   'runner-usage': { runnerId: string; readings: readonly CpuReading[] };
   /** These projects were deleted; their contents are still there. */

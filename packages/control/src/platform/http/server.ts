@@ -22,18 +22,20 @@ import { BODY_LIMITS, watchBody, type BodyLimits } from './body-deadline.ts';
 import { answerError, type AnswerError } from './errors.ts';
 import { decorateRequests } from './identity.ts';
 import { routeNotFound } from './plane.ts';
-import { serveTlsToOthers } from './tls-for-others.ts';
+import { type OtherProtocol, serveTlsToOthers } from './tls-for-others.ts';
 
 export interface HttpServer {
   readonly fastify: FastifyInstance;
   readonly server: Server;
   /**
+   * @param others another protocol at this port, where there is TLS
    * @param certificate if given, other machines are served over TLS alone
    * @returns the URL that it listens on, for programs of this machine
    */
   listen(
     address: { host: string; port: number },
     certificate?: Pick<HostCertificate, 'get' | 'onChange'>,
+    others?: OtherProtocol,
   ): Promise<string>;
   /** Keeps no connection alive from now on. */
   drain(): void;
@@ -132,8 +134,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   return {
     fastify: app,
     server: app.server,
-    async listen(address, certificate) {
-      if (certificate !== undefined) endHandshakes = await serveTlsToOthers(app.server, certificate, log);
+    async listen(address, certificate, others) {
+      if (certificate !== undefined)
+        endHandshakes = await serveTlsToOthers(app.server, certificate, log, others);
       return await app.listen(address);
     },
     drain() {

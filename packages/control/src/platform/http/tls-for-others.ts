@@ -19,6 +19,12 @@ const REFUSAL = JSON.stringify({
   error: 'other machines reach this listener over TLS: use its https:// URL',
 });
 
+/** A further one at the same port, told apart by its first byte. */
+export interface OtherProtocol {
+  firstByte: number | undefined;
+  accept: (socket: Socket) => void;
+}
+
 /**
  * Puts itself before the parser of an HTTP server that does not listen yet.
  * @returns ends connections that are not requests yet; to be called when the server is closed
@@ -27,6 +33,7 @@ export async function serveTlsToOthers(
   http: Server,
   certificate: Pick<HostCertificate, 'get' | 'onChange'>,
   log: Logger,
+  others?: OtherProtocol,
 ): Promise<() => void> {
   const parsers = http.listeners('connection');
   const parse = (socket: Socket): void => {
@@ -65,6 +72,7 @@ export async function serveTlsToOthers(
       settle();
       socket.unshift(first);
       if (first[0] === HANDSHAKE) tls.emit('connection', socket);
+      else if (others !== undefined && first[0] === others.firstByte) others.accept(socket);
       else if (isOfThisMachine(socket)) parse(socket);
       else refuse(socket);
     };

@@ -133,6 +133,20 @@ export const NETWORK = {
       'behind a translated address. The name in it means nothing: they verify the id of the runner.',
     group: 'Network',
   }),
+  RELEAP_REVERSE_HOST: variable({
+    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    defaultText: '`RELEAP_INTERNAL_HOST`, unless that is a loopback address: then none',
+    description:
+      'Address at which this gateway accepts the connections of hosts that accept none themselves (without `RELEAP_DATA_HOST`), over TLS with ' +
+      'certificates of the deployment. All addresses only where the control plane is on the same machine.',
+    group: 'Network',
+  }),
+  RELEAP_REVERSE_PORT: variable({
+    schema: Port,
+    defaultText: '`RELEAP_PORT` + 7, or a free one if that is taken',
+    description: 'Port at `RELEAP_REVERSE_HOST`. 0 takes a free one.',
+    group: 'Network',
+  }),
   RELEAP_PUBLIC_URL: variable({
     schema: HttpUrl,
     defaultText: '`http://RELEAP_HOST:RELEAP_PORT`',
