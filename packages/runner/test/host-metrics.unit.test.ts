@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { it } from 'node:test';
+import type { HostIdentity } from '@releap/certificates/hosts';
 import { Registry } from 'prom-client';
 import type { SpaceWatch } from '../src/disk/space-watch.ts';
 import type { Quarantine } from '../src/quarantine/quarantine.ts';
@@ -26,6 +27,7 @@ it('metrics of a host say what it has left and what went wrong, as it is now', a
     oomKills: { counts: { sandbox: 2, host: 1, unknown: 0 } },
     spaces: [watch, unread] as unknown as SpaceWatch[],
     quarantines: { volume: { entries: [{}] } as unknown as Quarantine },
+    certificate: { current: { notAfter: new Date(5_000) } as HostIdentity },
   });
   assertLines(await registry.metrics(), [
     'releap_host_sandboxes{state="running"} 3',
@@ -40,6 +42,7 @@ it('metrics of a host say what it has left and what went wrong, as it is now', a
     'releap_vmm_oom_kills_total{limit="host"} 1',
     'releap_vmm_oom_kills_total{limit="unknown"} 0',
     'releap_quarantine_items{kind="volume"} 1',
+    'releap_host_certificate_expiry_timestamp_seconds 5',
     'releap_disk_free_bytes{folder="/data"} 5',
     'releap_disk_free_inodes{folder="/data"} 7',
     'releap_disk_short{folder="/data"} 1',

@@ -32,6 +32,20 @@ export interface HostCertificateOptions {
   retryMaxMs?: number;
 }
 
+/** Of the metric that each process with such a certificate has. */
+export const EXPIRY_METRIC = {
+  name: 'releap_host_certificate_expiry_timestamp_seconds',
+  help: 'When the certificate that this process shows to other machines expires; 0 without one',
+} as const;
+
+/** The earliest end of these, as Unix time in seconds; 0 when there is none. */
+export function expirySeconds(...certificates: readonly Pick<HostCertificate, 'current'>[]): number {
+  const ends = certificates.flatMap(({ current }) =>
+    current === undefined ? [] : [current.notAfter.getTime()],
+  );
+  return ends.length === 0 ? 0 : Math.min(...ends) / 1000;
+}
+
 const RETRY_MS = 5_000;
 const RETRY_MAX_MS = 5 * 60_000;
 const FAILED_FOR_MS = 1_000;

@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises';
-import { Counter, type Registry } from 'prom-client';
+import { EXPIRY_METRIC, expirySeconds, type HostCertificate } from '@releap/certificates/hosts';
+import { Counter, Gauge, type Registry } from 'prom-client';
 import type { OomKills } from '../cgroup/oom-kills.ts';
 import type { SpaceWatch } from '../disk/space-watch.ts';
 import type { MemoryBudget } from '../memory/memory-budget.ts';
@@ -15,6 +16,7 @@ export interface HostMetricsSources {
   oomKills: Pick<OomKills, 'counts'>;
   spaces: readonly SpaceWatch[];
   quarantines: Readonly<Record<string, Quarantine>>;
+  certificate: Pick<HostCertificate, 'current'>;
 }
 
 /** Only while connections are tracked. */
@@ -23,7 +25,7 @@ const MIB = 2 ** 20;
 
 /** Metrics of what a host has left for sandboxes, and of what goes wrong on it. docs/observability.md lists them. */
 export function hostMetrics(registry: Registry, sources: HostMetricsSources): void {
-  const { reconciler, network, memoryBudget, oomKills, spaces, quarantines } = sources;
+  const { reconciler, network, memoryBudget, oomKills, spaces, quarantines, certificate } = sources;
   labelledGauge(
     registry,
     'releap_host_sandboxes',
@@ -87,6 +89,14 @@ export function hostMetrics(registry: Registry, sources: HostMetricsSources): vo
     () =>
       Object.fromEntries(Object.entries(quarantines).map(([kind, { entries }]) => [kind, entries.length])),
   );
+  const expiry = new Gauge({
+    ...EXPIRY_METRIC,
+    registers: [],
+    collect() {
+      this.set(expirySeconds(certificate));
+    },
+  });
+  registry.registerMetric(expiry);
   const space = (name: string, help: string, value: (watch: SpaceWatch) => number | undefined): void =>
     labelledGauge(registry, name, help, 'folder', () =>
       Object.fromEntries(

@@ -4,6 +4,7 @@ import { chmod, mkdir, rm } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { dirname } from 'node:path';
 import type { MaintainedCertificate } from '@releap/certificates';
+import { EXPIRY_METRIC, expirySeconds } from '@releap/certificates/hosts';
 import type { Gateway } from '@releap/gateway';
 import { Counter, Gauge, type Registry } from 'prom-client';
 
@@ -61,6 +62,18 @@ export function certificateMetrics(
   });
   registry.registerMetric(expiry);
   registry.registerMetric(renewals);
+}
+
+export function hostCertificateMetric(registry: Registry, certificate: Gateway['certificate']): void {
+  registry.registerMetric(
+    new Gauge({
+      ...EXPIRY_METRIC,
+      registers: [],
+      collect() {
+        this.set(expirySeconds(certificate));
+      },
+    }),
+  );
 }
 
 /** Serves `GET /metrics`. @param socketPath one of an earlier process is replaced */

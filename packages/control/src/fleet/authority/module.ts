@@ -1,5 +1,7 @@
+import { EXPIRY_METRIC, expirySeconds, type HostCertificate } from '@releap/certificates/hosts';
 import { internalOperations, operatorOperations } from '@releap/contract';
 import type { Logger } from 'pino';
+import { gauge } from '../../platform/metrics/scraped.ts';
 import { KeysUnavailableError } from '../../platform/encryption/keys.ts';
 import type { Module } from '../../platform/module.ts';
 import type { HostAuthority } from './host-authority.ts';
@@ -7,13 +9,18 @@ import type { HostAuthority } from './host-authority.ts';
 const ROOT_RENEWAL_MS = 6 * 3_600_000;
 
 export interface AuthorityModuleOptions {
+  /** Of this server. */
+  certificates: readonly HostCertificate[];
   hostAuthority: HostAuthority;
   log: Logger;
 }
 
-export function authorityModule({ hostAuthority, log }: AuthorityModuleOptions): Module {
+export function authorityModule({ certificates, hostAuthority, log }: AuthorityModuleOptions): Module {
   return {
     name: 'authority',
+    metrics(registry) {
+      gauge(registry, EXPIRY_METRIC.name, EXPIRY_METRIC.help, () => expirySeconds(...certificates));
+    },
     routes({ runner, gateway, operator }) {
       operator.operation(operatorOperations.getHostAuthority, async () => ({
         fingerprint: await hostAuthority.fingerprint(),
