@@ -15,7 +15,7 @@ const USAGE = `usage: releap [all | control | runner | gateway | join TOKEN | mi
   control   the control plane: REST API and scheduler; needs DATABASE_URL
   runner    the host agent of one machine; needs RELEAP_CONTROL_URL
   gateway   what reaches sandboxes from outside; needs RELEAP_CONTROL_URL
-  join TOKEN [--data-host ADDRESS | --data-url URL] [--name NAME]
+  join TOKEN [--data-host ADDRESS | --data-url URL] [--name NAME] [--region ID]
             make this machine a host of a deployment; the runner is started afterwards
   migrate   bring the schema of DATABASE_URL to this version; for control servers with
             RELEAP_MIGRATIONS=wait, which wait for it

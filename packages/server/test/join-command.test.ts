@@ -174,6 +174,17 @@ describe('releap join', () => {
     await dataKeyOf(world.internalUrl, (await filesOf(home)).get('runner/credential')?.trim() ?? '');
   });
 
+  it('tells a machine that the operator has forgotten it', async () => {
+    const home = newHome();
+    const { id } = await world.runner();
+    await world.database.pool.query('update runners set forgotten_at = now() where id = $1', [id]);
+    await mkdir(path.join(home, 'runner'), { recursive: true });
+    await writeFile(path.join(home, 'runner/id'), `${id}\n`);
+    const { code, stderr } = await join(home, [await newToken()]);
+    assert.equal(code, 1);
+    assert.match(stderr, new RegExp(`has forgotten runner "${id}".*another RELEAP_HOME`));
+  });
+
   it('refuses a token that is damaged, used up, expired or revoked', async () => {
     const token = await newToken();
     await refused(token.slice(0, -5), /the join token is incomplete/);

@@ -10,12 +10,13 @@ import { assertRoot } from '../roles/root.ts';
 import { claimPort } from '../supervisor/ports.ts';
 import { assertPrograms } from './programs.ts';
 
-export const JOIN_USAGE = `usage: releap join TOKEN [--data-host ADDRESS | --data-url URL] [--name NAME]
+export const JOIN_USAGE = `usage: releap join TOKEN [--data-host ADDRESS | --data-url URL] [--name NAME] [--region ID]
 
   TOKEN               what rlp host join-token has printed on the machine of the service
   --data-host ADDRESS address of this machine at which gateways and control servers reach it, or none
   --data-url URL      https://ADDRESS:PORT where they do, if not where it listens; without --data-host it listens at
                       all addresses
+  --region ID         its region (default: local)
   --name NAME         what rlp host ls calls it (default: the name of the machine)
 
 RELEAP_HOME says which home it is. Run again, it changes these settings and joins nothing.`;
@@ -79,12 +80,12 @@ function parse(args: readonly string[]): Asked | undefined {
   try {
     const { values, positionals } = parseArgs({
       args: [...args],
-      options: { 'data-host': text, 'data-url': text, name: text },
+      options: { 'data-host': text, 'data-url': text, name: text, region: text },
       allowPositionals: true,
     });
     const [token, ...more] = positionals;
     if (token === undefined || more.length > 0) return undefined;
-    const { 'data-host': host, 'data-url': url, name } = values;
+    const { 'data-host': host, 'data-url': url, name, region } = values;
     return {
       token,
       settings: {
@@ -92,6 +93,7 @@ function parse(args: readonly string[]): Asked | undefined {
         ...(host !== undefined && host !== 'none' && { RELEAP_DATA_HOST: host, RELEAP_DATA_URL: url ?? '' }),
         ...(host === undefined && url !== undefined && { RELEAP_DATA_HOST: '0.0.0.0', RELEAP_DATA_URL: url }),
         ...(name !== undefined && { RELEAP_HOST_NAME: name }),
+        ...(region !== undefined && { RELEAP_REGION: region }),
       },
     };
   } catch {

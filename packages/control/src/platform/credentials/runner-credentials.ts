@@ -72,10 +72,11 @@ const BY_DIGEST = statement<{ runner_id: string; revoked: boolean }>(
   'select runner_id, revoked_at is not null as revoked from runner_credentials where digest = $1',
 );
 /** What is known of a runner id. $1 runner id */
-const KNOWN = statement<{ credentials: boolean; row: boolean }>(
+const KNOWN = statement<{ credentials: boolean; row: boolean; forgotten: boolean }>(
   'runner-known',
   `select exists (select 1 from runner_credentials where runner_id = $1) as credentials,
-          exists (select 1 from host_states where id = $1) as row`,
+          exists (select 1 from host_states where id = $1) as row,
+          exists (select 1 from host_states where id = $1 and forgotten_at is not null) as forgotten`,
 );
 /** Serializes the joins of a runner. $1 runner id */
 const LOCK = statement(
@@ -135,6 +136,10 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
         } else if (created !== undefined || isIn(joinTokens, token)) {
           // A refusal rolls the transaction back, and with it this use.
           if (created !== undefined && !repeats) await useJoinToken(client, created);
+          if (known?.forgotten === true)
+            throw conflict(
+              `the operator has forgotten runner ${quote(runnerId)}: this machine joins under a new id, with another RELEAP_HOME`,
+            );
           if ((known?.credentials === true || known?.row === true) && !repeats) {
             throw conflict(
               `runner ${quote(runnerId)} is already registered: it joins with its own credential, or with a token from ` +
