@@ -37,6 +37,7 @@ let networks: RoutedNamespaces;
 interface Host {
   id: string;
   ready: boolean;
+  facts: { name?: string };
 }
 
 let folder: string;
@@ -55,7 +56,7 @@ before(async () => {
   service = await Service.start({ RELEAP_INTERNAL_HOST: networks.address });
   const [first] = await hosts();
   assert.ok(first);
-  await startRunner(networks.far.address);
+  await startRunner(networks.far.address, 'far');
   farId = await eventually(
     'the far host is ready',
     async () => (await hosts()).find(({ id, ready }) => ready && id !== first.id)?.id,
@@ -76,7 +77,7 @@ after(async () => {
 });
 
 /** As an operator does it: a token, which the new machine joins with, and then its runner. */
-async function startRunner(dataHost: string): Promise<void> {
+async function startRunner(dataHost: string, name: string): Promise<void> {
   const { stdout } = await promisify(execFile)(RLP, ['host', 'join-token'], {
     env: { ...process.env, RELEAP_HOME: service.home },
   });
@@ -90,9 +91,12 @@ async function startRunner(dataHost: string): Promise<void> {
   };
   const releap = (...args: string[]) =>
     inNamespace(networks.far.namespace, process.execPath, join(REPO, 'packages/server/src/main.ts'), ...args);
-  const joined = await promisify(execFile)(...releap('join', stdout.trim(), '--data-host', dataHost), {
-    env,
-  });
+  const joined = await promisify(execFile)(
+    ...releap('join', stdout.trim(), '--data-host', dataHost, '--name', name),
+    {
+      env,
+    },
+  );
   assert.match(joined.stdout, /joined https:/);
   const [file, args] = releap('runner');
   runner = spawn(file, args, { env, stdio: ['ignore', 'pipe', 'pipe'] });
@@ -298,14 +302,15 @@ describe('a host that accepts no connections', () => {
     const rules =
       'table inet closed { chain input { type filter hook input priority 0; iifname eth0 ct state new drop; }; }';
     await promisify(execFile)(...inNamespace(networks.far.namespace, 'nft', rules));
-    await startRunner('none');
-    await eventually(
-      'the far host is ready again',
-      async () => (await hosts()).find(({ id, ready }) => ready && id === farId),
+    await startRunner('none', 'closed');
+    const id = await eventually(
+      'the far host is ready again, with another name',
+      async () => (await hosts()).find(({ ready, facts }) => ready && facts.name === 'closed')?.id,
       PATIENCE_MS,
     ).catch((error: unknown) => {
       throw new Error(`${String(error)}\n${output}`);
     });
+    assert.equal(id, farId);
   });
 
   test('is not reached from outside', async () => {
@@ -323,6 +328,28 @@ describe('a host that accepts no connections', () => {
     );
     assert.deepEqual(answer, { exitCode: 0, result: 'again\n' });
   });
+});
+
+test('each process says when its certificate expires', async () => {
+  const operatorToken = (await readFile(join(service.home, 'operator.token'), 'utf8')).trim();
+  const control = await fetch(`${service.bootstrap.internal_url}/metrics`, {
+    headers: { authorization: `Bearer ${operatorToken}` },
+  });
+  const ofSocket = async (socketPath: string): Promise<string> => {
+    const [answer] = (await once(httpRequest({ socketPath, path: '/metrics' }).end(), 'response')) as [
+      IncomingMessage,
+    ];
+    return await text(answer);
+  };
+  const all = {
+    control: await control.text(),
+    gateway: await ofSocket(join(service.home, 'run/gateway.sock')),
+    runner: await ofSocket(join(folder, 'home/run/runner.sock')),
+  };
+  for (const [name, metrics] of Object.entries(all)) {
+    const [, seconds] = /^releap_host_certificate_expiry_timestamp_seconds (\S+)$/m.exec(metrics) ?? [];
+    assert.ok(Number(seconds) * 1000 > Date.now(), `${name}: ${seconds}`);
+  }
 });
 
 test('other machines get no plain HTTP of the internal listener', async () => {
