@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { link, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 
@@ -14,10 +15,11 @@ export async function writePrivateFile(file: string, text: string): Promise<void
 }
 
 /**
- * Makes a file that only its owner may read, unless it exists. Of several that make it at once, one wins.
+ * Makes a file that only its owner may read, unless it exists: then its folder may be read-only. Of several that make it at once, one wins.
  * @returns whether this one has made it
  */
 export async function makePrivateFile(file: string, text: string): Promise<boolean> {
+  if (existsSync(file)) return false;
   await mkdir(path.dirname(file), { recursive: true, mode: 0o700 });
   const partial = await writePartial(file, text);
   try {

@@ -4,7 +4,13 @@ import { describe, it } from 'node:test';
 import * as fc from 'fast-check';
 import { pino } from 'pino';
 import { createEncryption, SealBrokenError, type Owner } from '../src/platform/encryption/encryption.ts';
-import { addKey, fileKeys, makeKeyFile, promoteKey } from '../src/platform/encryption/key-file.ts';
+import {
+  addKey,
+  fileKeys,
+  makeKeyFile,
+  problemOfAccess,
+  promoteKey,
+} from '../src/platform/encryption/key-file.ts';
 import { KeysUnavailableError } from '../src/platform/encryption/keys.ts';
 import { quiet } from '@releap/testing/logging';
 import { keyPath } from '@releap/testing/keys';
@@ -134,6 +140,17 @@ describe('the key file', () => {
     }
     await chmod(file, 0o400);
     assert.ok(await keys.current());
+  });
+
+  it('of root may be read by its group, where the process is not root', () => {
+    const of = (mode: number, uid: number, self: number) =>
+      problemOfAccess({ mode: 0o100_000 | mode, uid }, self);
+    for (const mode of [0o440, 0o640, 0o400]) assert.equal(of(mode, 0, 1000), undefined);
+    for (const mode of [0o444, 0o460, 0o441, 0o604])
+      assert.match(of(mode, 0, 1000) ?? '', /may be read by others/);
+    assert.match(of(0o440, 0, 0) ?? '', /may be read by others \(mode 0440\)/);
+    assert.match(of(0o440, 1000, 1000) ?? '', /may be read by others/);
+    assert.match(of(0o400, 1001, 1000) ?? '', /belongs to user 1001/);
   });
 
   it('is refused when it is another user’s', { skip: process.getuid?.() !== 0 && 'needs root' }, async () => {

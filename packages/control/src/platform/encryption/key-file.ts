@@ -4,6 +4,7 @@
  * use, so that an added key or a removed file takes effect without a restart.
  */
 import { randomBytes } from 'node:crypto';
+import type { Stats } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
 import { makePrivateFile, writePrivateFile } from '@releap/certificates/private-file';
 import type { Logger } from 'pino';
@@ -152,7 +153,7 @@ function newKey(createdAt = Date.now()): StoredKey {
   };
 }
 
-/** Only its owner, this user or root, may read it. */
+/** Only its owner, this user or root, may read it; `problemOfAccess` has the exception. */
 async function openPrivate(file: string): Promise<FileHandle> {
   const handle = await open(file, 'r').catch((error: NodeJS.ErrnoException) => {
     throw new KeysUnavailableError(
@@ -162,18 +163,28 @@ async function openPrivate(file: string): Promise<FileHandle> {
     );
   });
   try {
-    const { mode, uid } = await handle.stat();
-    if ((mode & 0o077) !== 0)
-      throw new KeysUnavailableError(
-        `key file ${file} may be read by others (mode 0${(mode & 0o777).toString(8)}): chmod 600 it`,
-      );
-    if (uid !== 0 && uid !== process.getuid?.())
-      throw new KeysUnavailableError(`key file ${file} belongs to user ${uid}, and not to us or root`);
+    const problem = problemOfAccess(await handle.stat(), process.getuid?.());
+    if (problem !== undefined) throw new KeysUnavailableError(`key file ${file} ${problem}`);
     return handle;
   } catch (error) {
     await handle.close();
     throw error;
   }
+}
+
+/**
+ * Why a key file may not be used. The group of a file of root may read it where this process is not root, as with keys of PostgreSQL: so
+ * Kubernetes mounts a Secret for such a process (`fsGroup`).
+ */
+export function problemOfAccess(
+  { mode, uid }: Pick<Stats, 'mode' | 'uid'>,
+  self: number | undefined,
+): string | undefined {
+  const isOfRoot = uid === 0 && self !== 0;
+  if ((mode & (isOfRoot ? 0o037 : 0o077)) !== 0)
+    return `may be read by others (mode 0${(mode & 0o777).toString(8)}): chmod 600 it`;
+  if (uid !== 0 && uid !== self) return `belongs to user ${uid}, and not to us or root`;
+  return undefined;
 }
 
 async function stampOf(handle: FileHandle): Promise<string> {
