@@ -29,6 +29,7 @@ import { answerMalformed } from './http/client-error.ts';
 import { shareConnections } from './http/connection-share.ts';
 import { ClientDisconnected, sendError } from './http/errors.ts';
 import { EventCounter } from './http/event-counter.ts';
+import { PROBES } from './http/probes.ts';
 import { proxy } from './http/proxy.ts';
 import { engineClientOf } from './engine/engine-listener.ts';
 import { type PreviewFront, type PreviewFrontOptions, startPreviewFront } from './engine/preview-front.ts';
@@ -117,8 +118,8 @@ export interface Gateway {
   /** Calls of functions, and their instances. */
   functions(): DispatcherLoad;
   /**
-   * Lets open requests and connections end, for at most this long: `/healthz` answers 503, connections are not kept alive, and calls of
-   * functions without an instance here are refused. Resolves when nothing is open; `close` follows.
+   * Lets open requests and connections end, for at most this long: `/healthz` and `/readyz` answer 503, connections are not kept alive, and
+   * calls of functions without an instance here are refused. Resolves when nothing is open; `close` follows.
    * @param hurry aborted to end it early
    */
   drain(ms: number, hurry?: AbortSignal): Promise<void>;
@@ -219,9 +220,12 @@ export async function startGateway(options: GatewayOptions): Promise<Gateway> {
     previews !== undefined && parsePreviewHost(headers.host, previews.domain) !== undefined;
   /** What the gateway answers without a target. */
   const ownAnswer = (head: RequestHead): object | undefined => {
-    if (head.url !== '/healthz' || (head.method !== 'GET' && head.method !== 'HEAD'))
+    if (!PROBES.has(head.url) || (head.method !== 'GET' && head.method !== 'HEAD'))
       return sshRoutes?.hostKeys(head);
-    if (isDraining) throw unavailable('the gateway is stopping');
+    if (isDraining && head.url !== '/livez') throw unavailable('the gateway is stopping');
+    // Once, not always: where all gateways lost the control plane, clients would get no answer instead of one that says so.
+    if (head.url === '/readyz' && !grants.wasLinked)
+      throw unavailable('the gateway has not reached the control plane yet');
     return { status: 'ok' };
   };
 

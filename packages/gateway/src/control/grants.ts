@@ -111,6 +111,7 @@ export class Grants {
   #questions = 0;
   #nextId = 1;
   #released: number[] = [];
+  #wasLinked = false;
 
   constructor(options: GrantsOptions) {
     this.#log = options.log;
@@ -126,6 +127,7 @@ export class Grants {
     this.#link = new ControlLink({
       ...options,
       onOpen: () => {
+        this.#wasLinked = true;
         this.#askAgain();
         this.instances.connected();
       },
@@ -142,6 +144,11 @@ export class Grants {
   /** For how many milliseconds grants may be used unless control sends something. */
   get liveForMs(): number {
     return this.#link.liveForMs;
+  }
+
+  /** Whether the control plane has accepted this gateway since its start. */
+  get wasLinked(): boolean {
+    return this.#wasLinked;
   }
 
   /** Cached grants and requests to control in progress. */

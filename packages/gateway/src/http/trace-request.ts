@@ -1,9 +1,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { isTracing, startSpan } from '@releap/tracing';
+import { PROBES } from './probes.ts';
 
 /** Serves a request within a span of its own, if there are traces. */
 export function traceRequest(request: IncomingMessage, response: ServerResponse, serve: () => void): void {
-  if (!isTracing() || request.url === '/healthz') return serve();
+  if (!isTracing() || PROBES.has(request.url)) return serve();
   const { traceparent } = request.headers;
   const { method = 'GET' } = request;
   const span = startSpan(`gateway ${method}`, {

@@ -112,7 +112,7 @@ test('idle instances are given up after their time, under pressure, and when the
   await until(() => world.control.released.includes(world.starts[2]?.id ?? -1));
 });
 
-test('a gateway that drains finishes open calls, takes none that need a new instance, and says so at /healthz', async () => {
+test('a gateway that drains finishes open calls, takes none that need a new instance, and says so to probes', async () => {
   const own = await world.gateway();
   const finish = Promise.withResolvers<void>();
   world.handler = (request, response) => {
@@ -124,6 +124,8 @@ test('a gateway that drains finishes open calls, takes none that need a new inst
   const drained = own.drain(60_000);
   const health = await fetch(`http://127.0.0.1:${own.port}/healthz`);
   assert.deepEqual([health.status, health.headers.get('connection')], [503, 'close']);
+  const probe = async (path: string) => (await fetch(`http://127.0.0.1:${own.port}${path}`)).status;
+  assert.deepEqual([await probe('/readyz'), await probe('/livez')], [503, 200], 'not restarted meanwhile');
   world.define();
   const other = await call('x', {}, own);
   const refusal = {

@@ -232,8 +232,9 @@ test('a client that goes away ends its request at the runner', async () => {
   await closed.promise;
 });
 
-test('GET /healthz answers 200', async () => {
-  assert.deepEqual((await call('/healthz', {}, null)).status, 200);
+test('GET /healthz, /livez and /readyz answer 200', async () => {
+  for (const path of ['/healthz', '/livez', '/readyz'])
+    assert.deepEqual((await call(path, {}, null)).status, 200, path);
 });
 
 test('without a control plane the answer is 503, and closing ends what is under way', async () => {
@@ -248,6 +249,8 @@ test('without a control plane the answer is 503, and closing ends what is under 
     headers: { authorization: `Bearer ${key}` },
   });
   assert.equal(response.status, 503);
+  const probe = async (path: string) => (await fetch(`http://127.0.0.1:${alone.port}${path}`)).status;
+  assert.deepEqual([await probe('/livez'), await probe('/healthz'), await probe('/readyz')], [200, 200, 503]);
   assert.match(errorOf(await response.text()), /control plane/);
   await alone.close();
   await assert.rejects(
