@@ -36,6 +36,7 @@ export interface Config {
   previewDomain?: string;
   previewPort?: number;
   gatewayDrainS: number;
+  gatewayMetricsPort?: number;
   controlDrainS: number;
   previewEngine: 'haproxy' | 'none';
   previewUrl?: string;
@@ -195,6 +196,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     previewDomain: get('RELEAP_PREVIEW_DOMAIN'),
     previewPort: get('RELEAP_PREVIEW_PORT'),
     gatewayDrainS: get('RELEAP_GATEWAY_DRAIN_S'),
+    gatewayMetricsPort: get('RELEAP_GATEWAY_METRICS_PORT'),
     controlDrainS: get('RELEAP_CONTROL_DRAIN_S'),
     previewEngine: get('RELEAP_PREVIEW_ENGINE'),
     previewUrl: url('RELEAP_PREVIEW_URL'),

@@ -21,6 +21,7 @@ import {
   functionMetrics,
   hostCertificateMetric,
   serveMetrics,
+  serveMetricsToOthers,
 } from './gateway-metrics.ts';
 import { startPreviewCertificate } from './preview-certificate.ts';
 import type { RoleContext, RunningRole } from './run-role.ts';
@@ -47,6 +48,7 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
       log.warn({ err: error }, 'the gateway serves no metrics'),
   );
   if (metrics !== undefined) cleanup.use(metrics);
+  await serveToScrapers(config, supervised, registry, cleanup);
   const gateway = await startGateway({
     listen: { host: config.host, port },
     ...(previewPlace === undefined ? {} : { previews: previewOptions(config, previewPlace, certificate) }),
@@ -83,6 +85,26 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
     drainMs,
     hurry: () => hurry.abort(),
   };
+}
+
+/** @throws when nobody could read them */
+async function serveToScrapers(
+  config: Config,
+  supervised: boolean,
+  registry: Registry,
+  cleanup: AsyncDisposableStack,
+): Promise<void> {
+  const { host, gatewayMetricsPort: port } = config;
+  if (port === undefined || supervised) return;
+  const credential = async (): Promise<string> => {
+    const token = await tokenToShow(config, 'metrics');
+    if (token !== undefined) return token;
+    throw new Error(
+      `RELEAP_GATEWAY_METRICS_PORT needs RELEAP_METRICS_TOKEN, or ${tokenFile(config, 'metrics')}`,
+    );
+  };
+  await credential();
+  cleanup.use(await serveMetricsToOthers({ host, port }, credential, registry));
 }
 
 async function previewCertificate(

@@ -59,6 +59,14 @@ export const NETWORK = {
       '`/healthz` answers 503 meanwhile. The service of one machine does not wait.',
     group: 'Network',
   }),
+  RELEAP_GATEWAY_METRICS_PORT: variable({
+    schema: Port,
+    defaultText: 'none: only a Unix socket',
+    description:
+      'Port at `RELEAP_HOST` where a gateway that runs by itself answers `GET /metrics` to the token of metrics, over plain HTTP ' +
+      '([observability.md](observability.md#gateways)). 0 takes a free one.',
+    group: 'Network',
+  }),
   RELEAP_CONTROL_DRAIN_S: variable({
     schema: Type.Integer({ minimum: 0, maximum: 86_400 }),
     default: 300,
