@@ -98,7 +98,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
     for (const module of modules) module.disconnect?.();
     await Promise.all([api.close(), internal.close(), runners.close()]);
   });
-  const url = await api.listen(options.listen);
+  // First: a server whose API answers `/readyz` is also sent runners and gateways.
   const certificate = options.internalTls === true ? listenerCertificate(context) : undefined;
   const internalUrl = await internal.listen(
     options.internalListen ?? { host: '127.0.0.1', port: 0 },
@@ -107,6 +107,7 @@ export async function startControl(options: ControlOptions): Promise<Control> {
   );
   if (certificate !== undefined)
     context.reverse.listensAt(reverseAddress(internalUrl, options.internalListen?.host));
+  const url = await api.listen(options.listen);
 
   const leases = createLeases(context.heartbeats.pool, serverId, LEASE_MS, () =>
     context.cluster.publish([[newUuid(), null, 0, LEASES_RELEASED]]),
