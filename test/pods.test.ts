@@ -103,7 +103,7 @@ test('roles start as in pods, and a gateway is ready once it has reached the con
       RELEAP_GATEWAY_PORT: String(gateway + 1),
       RELEAP_SSH_PORT: String(gateway + 4),
       RELEAP_PREVIEW_PORT: String(gateway + 5),
-      RELEAP_GATEWAY_METRICS_PORT: String(gateway + 7),
+      RELEAP_GATEWAY_METRICS_PORT: String(gateway + 6),
       RELEAP_SSH_HOST_KEY: path.join(mounted, 'ssh_host_ed25519_key'),
       RELEAP_PREVIEW_ENGINE: 'none',
       RELEAP_CONTROL_FINGERPRINT: fingerprint,
@@ -115,9 +115,9 @@ test('roles start as in pods, and a gateway is ready once it has reached the con
       return (await status(gateway + 1, '/readyz')) === 200;
     });
     assert.equal(await status(gateway + 1, '/livez'), 200);
-    assert.equal(await status(gateway + 7, '/metrics'), 401);
+    assert.equal(await status(gateway + 6, '/metrics'), 401);
     const authorization = `Bearer ${secret['metrics-token']}`;
-    assert.equal(await status(gateway + 7, '/metrics', { authorization }), 200);
+    assert.equal(await status(gateway + 6, '/metrics', { authorization }), 200);
     const keys = (await (
       await fetch(`http://127.0.0.1:${gateway + 1}/toolbox/ssh/host-keys`)
     ).json()) as object;

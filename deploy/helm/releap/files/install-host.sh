@@ -7,7 +7,7 @@
 #
 # PACKAGE_SHA256, and PACKAGE_URL or PACKAGE_FILE   the Debian package
 # UNIT                                              its unit
-# NODE_NAME, DATA_HOST                              of the host; DATA_HOST may be empty
+# NODE_NAME, DATA_HOST                              of the host
 # SETTINGS_FILE, TOKEN_FILE                         lines VARIABLE=value; the join token, which may be absent once the host has joined
 set -eu
 
@@ -95,7 +95,7 @@ join() {
   before=$(sum_of_settings)
   if [ -s "${TOKEN_FILE:-}" ]; then
     # Again on a host that has joined it changes name and address alone.
-    set -- releap join "$(cat "$TOKEN_FILE")" --name "$NODE_NAME" --data-host "${DATA_HOST:-none}"
+    set -- releap join "$(cat "$TOKEN_FILE")" --name "$NODE_NAME" --data-host "$DATA_HOST"
     on_node "$@" || fail 'the host has not joined, see above'
   elif ! on_node test -s "$HOME_FOLDER/runner/credential"; then
     fail "$NODE_NAME has not joined yet, and there is no join token: make the Secret (rlp host join-token)"
