@@ -1,9 +1,11 @@
 export { openDatabase, type Database, type DatabaseOptions } from './database.ts';
 export { isDatabaseUnavailable, isForeignKeyViolation, isUniqueViolation } from './failures.ts';
 export {
+  instanceUrl,
   lockFile,
   SpaceReserve,
   startPostgres,
+  stopLeftoverPostgres,
   type FileLock,
   type PostgresInstance,
   type PostgresOptions,

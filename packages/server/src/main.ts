@@ -1,15 +1,16 @@
 /**
  * The `releap` process. `releap` or `releap all` runs the whole service on this machine; `releap control`,
- * `releap runner` and `releap gateway` run one part of it. `releap join`, `releap migrate`, `releap rotate-key` and `releap rotate-token`
- * do their work and end.
+ * `releap runner` and `releap gateway` run one part of it. `releap join`, `releap migrate`, `releap backup`, `releap restore`,
+ * `releap rotate-key` and `releap rotate-token` do their work and end.
  */
 import { writeFileSync } from 'node:fs';
+import { assertRestored } from './backup/restore-marker.ts';
 import { ConfigError, loadConfig } from './config/config.ts';
 import { assertEncrypted } from './config/plain-http.ts';
 import { withSettings } from './config/settings-file.ts';
 import { explain } from './roles/run-role.ts';
 
-const USAGE = `usage: releap [all | control | runner | gateway | join TOKEN | migrate | rotate-key [--promote] | rotate-token KIND]
+const USAGE = `usage: releap [all | control | runner | gateway | join TOKEN | migrate | backup | restore | rotate-key [--promote] | rotate-token KIND]
 
   all       the whole service on this machine (the default)
   control   the control plane: REST API and scheduler; needs DATABASE_URL
@@ -19,6 +20,13 @@ const USAGE = `usage: releap [all | control | runner | gateway | join TOKEN | mi
             make this machine a host of a deployment; the runner is started afterwards
   migrate   bring the schema of DATABASE_URL to this version; for control servers with
             RELEAP_MIGRATIONS=wait, which wait for it
+  backup FILE (--passphrase-file FILE | --plain) [--with-store]
+            write database, keys and tokens into one file, or with - to standard output,
+            also while the service runs. RELEAP_BACKUP_PASSPHRASE is another way to give
+            the passphrase. --with-store: also images, snapshots and commits of volumes
+  restore FILE [--passphrase-file FILE] [--force]
+            bring them back into an empty RELEAP_HOME, or with DATABASE_URL into an empty
+            database, and list what is lost. --force moves aside what is in the way
   rotate-key
             add a key to RELEAP_KEY_FILE, which decrypts and does not encrypt yet:
             copy the file to all control servers
@@ -62,6 +70,9 @@ async function main(args: readonly string[]): Promise<number | undefined> {
     completePath();
     return await (await import('./join/join-command.ts')).joinCommand(rest, process.env);
   }
+  if (role === 'backup') return (await (await import('./backup/backup-command.ts')).backup(loadConfig(process.env), rest)) ?? usage();
+  if (role === 'restore')
+    return (await (await import('./backup/restore-command.ts')).restore(loadConfig(process.env), rest)) ?? usage();
   if (role === 'rotate-token') return await rotate(rest);
   if (role === 'rotate-key') return await rotateKey(rest);
   if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {
@@ -72,6 +83,7 @@ async function main(args: readonly string[]): Promise<number | undefined> {
   completePath();
   keepFromOomKiller();
   const config = loadConfig(role === 'runner' && !supervised ? withSettings(process.env) : process.env);
+  await assertRestored(config);
   if (role === 'all' || role === 'control' || role === 'gateway') assertEncrypted(config, role);
   if (role === 'all') return await (await import('./supervisor/supervisor.ts')).runAll(config);
   const { runRole } = await import('./roles/run-role.ts');
@@ -83,12 +95,14 @@ async function main(args: readonly string[]): Promise<number | undefined> {
   return undefined;
 }
 
+function usage(): number {
+  process.stderr.write(`${USAGE}\n`);
+  return 2;
+}
+
 async function rotateKey(args: readonly string[]): Promise<number> {
   const isPromotion = args[0] === '--promote';
-  if (args.length > (isPromotion ? 1 : 0)) {
-    process.stderr.write(`${USAGE}\n`);
-    return 2;
-  }
+  if (args.length > (isPromotion ? 1 : 0)) return usage();
   const { keyFile } = loadConfig(process.env);
   const { addKey, promoteKey } = await import('@releap/control');
   process.stdout.write(
@@ -102,10 +116,7 @@ async function rotateKey(args: readonly string[]): Promise<number> {
 async function rotate(args: readonly string[]): Promise<number> {
   const { rotateToken, TOKEN_KINDS } = await import('./tokens.ts');
   const kind = TOKEN_KINDS.find((one) => one === args[0]);
-  if (kind === undefined || args.length !== 1) {
-    process.stderr.write(`${USAGE}\n`);
-    return 2;
-  }
+  if (kind === undefined || args.length !== 1) return usage();
   process.stdout.write(`replaced the token in ${await rotateToken(loadConfig(process.env), kind)}\n`);
   return 0;
 }

@@ -6,7 +6,7 @@ import { Client } from 'pg';
 import type { Logger } from 'pino';
 import { chooseBinaries, type Binaries } from './binaries.ts';
 import { createDataFolder, ensureOwner, folderMajor, PRIVATE_DATABASE, PRIVATE_USER } from './data-folder.ts';
-import { lockFile } from './file-lock.ts';
+import { type FileLock, lockFile } from './file-lock.ts';
 import { clearLeftover } from './leftover.ts';
 import { collect, ended } from './output.ts';
 import { viewOf, type Folders } from './process.ts';
@@ -62,10 +62,7 @@ export interface PostgresInstance extends AsyncDisposable {
 export async function startPostgres(options: PostgresOptions): Promise<PostgresInstance> {
   await mkdir(options.dir, { recursive: true, mode: 0o700 });
   const dir = await realpath(options.dir);
-  const lock = await lockFile(path.join(dir, 'lock'), `process ${process.pid}`);
-  if ('heldBy' in lock) {
-    throw new Error(`the PostgreSQL in ${dir} belongs to another server that is running: ${lock.heldBy}`);
-  }
+  const lock = await lockInstance(dir);
   const folders = { data: path.join(dir, 'data'), socket: path.join(dir, 'socket') };
   try {
     const major = await folderMajor(folders.data);
@@ -93,6 +90,30 @@ export async function startPostgres(options: PostgresOptions): Promise<PostgresI
     await lock.release();
     throw error;
   }
+}
+
+/** Stops the server of a folder that outlived its supervisor. @throws when a live supervisor owns the folder */
+export async function stopLeftoverPostgres(dir: string, log: Logger): Promise<void> {
+  const folders = { data: path.join(dir, 'data'), socket: path.join(dir, 'socket') };
+  await mkdir(folders.socket, { recursive: true });
+  await using _lock = await lockInstance(dir);
+  await clearLeftover(folders, log);
+}
+
+/** Connection string of the private PostgreSQL of a folder that another process of this machine has started. */
+export async function instanceUrl(dir: string): Promise<string> {
+  const socket = await reachableSocketFolder(path.join(await realpath(dir), 'socket'));
+  return urlOf(socket.path, PRIVATE_DATABASE);
+}
+
+const urlOf = (socket: string, database: string): string =>
+  `postgres://${PRIVATE_USER}@/${encodeURIComponent(database)}?host=${encodeURIComponent(socket)}`;
+
+async function lockInstance(dir: string): Promise<FileLock> {
+  const lock = await lockFile(path.join(dir, 'lock'), `process ${process.pid}`);
+  if ('heldBy' in lock)
+    throw new Error(`the PostgreSQL in ${dir} belongs to another server that is running: ${lock.heldBy}`);
+  return lock;
 }
 
 interface Server {
@@ -173,8 +194,7 @@ async function open(
   }
   return {
     connection,
-    url: (database = PRIVATE_DATABASE) =>
-      `postgres://${PRIVATE_USER}@/${encodeURIComponent(database)}?host=${encodeURIComponent(socket.path)}`,
+    url: (database = PRIVATE_DATABASE) => urlOf(socket.path, database),
     version: binaries.version,
     pid: server.pid,
     exited: server.exited,

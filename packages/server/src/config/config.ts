@@ -47,6 +47,7 @@ export interface Config {
   databaseConnections: number;
   migrations: 'start' | 'wait';
   tokens: { operator?: string; metrics?: string; gateway?: string; join?: string };
+  backupPassphrase?: string;
   keyFile: string;
   store: StoreOptions;
   hostName?: string;
@@ -212,6 +213,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
       gateway: get('RELEAP_GATEWAY_TOKEN'),
       join: get('RELEAP_JOIN_TOKEN'),
     }),
+    backupPassphrase: get('RELEAP_BACKUP_PASSPHRASE'),
     keyFile: get('RELEAP_KEY_FILE') ?? path.join(home, 'keys.json'),
     store: storeOf(home, text),
     hostName: get('RELEAP_HOST_NAME'),

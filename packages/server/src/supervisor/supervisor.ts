@@ -184,11 +184,13 @@ export async function runAll(config: Config): Promise<number> {
 
 const { operator, metrics, gateway, join } = TOKEN_VARIABLES;
 const STORE_CREDENTIALS = ['RELEAP_STORE_S3_ACCESS_KEY_ID', 'RELEAP_STORE_S3_SECRET_ACCESS_KEY'];
+/** No process of the service needs it. */
+const BACKUP_PASSPHRASE = 'RELEAP_BACKUP_PASSPHRASE';
 /** Variables that a compromised process must not have. */
 const HIDDEN: Record<keyof typeof DEADLINES_MS, readonly string[]> = {
-  control: [],
-  runner: [operator, metrics, gateway, 'DATABASE_URL', ...STORE_CREDENTIALS],
-  gateway: [operator, metrics, join, 'DATABASE_URL', ...STORE_CREDENTIALS],
+  control: [BACKUP_PASSPHRASE],
+  runner: [operator, metrics, gateway, 'DATABASE_URL', BACKUP_PASSPHRASE, ...STORE_CREDENTIALS],
+  gateway: [operator, metrics, join, 'DATABASE_URL', BACKUP_PASSPHRASE, ...STORE_CREDENTIALS],
 };
 
 function without(

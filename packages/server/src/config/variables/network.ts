@@ -354,4 +354,12 @@ export const CREDENTIALS = {
       'its runner has joined; one of `rlp host join-token` has `RELEAP_CONTROL_URL` and `RELEAP_CONTROL_FINGERPRINT` too.',
     group: 'Credentials',
   }),
+  RELEAP_BACKUP_PASSPHRASE: variable({
+    schema: Type.String({ minLength: 12, maxLength: 1024, expected: 'a text of at least 12 characters' }),
+    secret: true,
+    defaultText: 'the first line of the file of `--passphrase-file`',
+    description:
+      'Encrypts and decrypts backups. For `releap backup` and `releap restore` alone ([backup.md](operate/backup.md)).',
+    group: 'Credentials',
+  }),
 } as const;

@@ -1,0 +1,457 @@
+/** `releap backup` and `releap restore`, on a database of PostgreSQL and with the keys and files of a home. */
+import assert from 'node:assert/strict';
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { access, chmod, mkdir, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { Readable } from 'node:stream';
+import { after, before, describe, it } from 'node:test';
+import { promisify } from 'node:util';
+import { newUuid, RUNNER_SECRETS_PATH, type RunnerSecrets } from '@releap/contract';
+import { mintApiKey } from '@releap/control';
+import { openStore } from '@releap/control/backup';
+import { openDatabase, RELEAP_LOCK_SPACE, LOCKS, type Database } from '@releap/database';
+import { caller } from '@releap/testing/callers';
+import { credentialOf, postInternal } from '@releap/testing/credentials';
+import { until } from '@releap/testing/eventually';
+import { testKeys } from '@releap/testing/keys';
+import { freePort } from '@releap/testing/ports';
+import { emptyDatabase, quiet } from '@releap/testing/postgres';
+import { programOf } from '@releap/testing/program';
+import { temporaryFolder } from '@releap/testing/temporary-folder';
+import { create, type ScriptedRunner, startWorld, waitFor, type World } from '@releap/testing/world';
+import { extract, pack } from 'tar-stream';
+
+const MAIN = programOf(path.join(import.meta.dirname, '../src/main.ts'));
+const PASSPHRASE = 'correct horse battery staple';
+
+interface Place {
+  home: string;
+  databaseUrl: string;
+  store: string;
+}
+
+interface Outcome {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+function environment({ home, databaseUrl, store }: Place, passphrase?: string): NodeJS.ProcessEnv {
+  return {
+    ...process.env,
+    RELEAP_HOME: home,
+    DATABASE_URL: databaseUrl,
+    RELEAP_STORE: store,
+    RELEAP_LOG_LEVEL: 'warn',
+    RELEAP_BACKUP_PASSPHRASE: passphrase ?? '',
+  };
+}
+
+function start(
+  place: Place,
+  args: string[],
+  passphrase?: string,
+): { child: ChildProcess; ended: Promise<Outcome> } {
+  const child = spawn(process.execPath, [MAIN, ...args], {
+    env: environment(place, passphrase),
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const outcome: Outcome = { code: null, stdout: '', stderr: '' };
+  child.stdout.on('data', (chunk: Buffer) => (outcome.stdout += chunk.toString('latin1')));
+  child.stderr.on('data', (chunk: Buffer) => (outcome.stderr += chunk.toString('utf8')));
+  const ended = new Promise<Outcome>((resolve) =>
+    child.once('close', (code) => resolve(Object.assign(outcome, { code }))),
+  );
+  return { child, ended };
+}
+
+async function succeed(place: Place, args: string[], passphrase?: string): Promise<Outcome> {
+  const outcome = await start(place, args, passphrase).ended;
+  assert.equal(outcome.code, 0, outcome.stderr);
+  return outcome;
+}
+
+async function refused(place: Place, args: string[], reason: RegExp, passphrase?: string): Promise<void> {
+  const { code, stderr } = await start(place, args, passphrase).ended;
+  assert.notEqual(code, 0);
+  assert.match(stderr, reason);
+}
+
+/** Digest of the rows of each table. Generations are raised by a restore. */
+async function contentOf(database: Database): Promise<Record<string, string>> {
+  const { rows: tables } = await database.pool.query<{ name: string }>(
+    `select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and not relispartition
+        and relname <> 'schema_migrations' order by 1`,
+  );
+  const content: Record<string, string> = {};
+  for (const { name } of tables) {
+    const { rows } = await database.pool.query<{ digest: string }>(
+      `select count(*) || ' ' || coalesce(md5(string_agg(t, ',' order by t)), '') as digest
+         from (select (to_jsonb(r) - 'generation')::text as t from ${name} r) s`,
+    );
+    content[name] = rows[0]?.digest ?? '';
+  }
+  return content;
+}
+
+describe('backup and restore', () => {
+  let folder: string;
+  let from: Place;
+  let world: World;
+  let runner: ScriptedRunner;
+  let vm: Awaited<ReturnType<typeof create>>;
+  let key: string;
+  /** Encrypted, without the store; plain, with the store. */
+  let encrypted: string;
+  let plain: string;
+  const kept = 'a layer that the store keeps';
+  const lost = 'a layer that the store loses';
+  let lostDigest: string;
+
+  const place = async (name: string, databaseUrl?: string): Promise<Place> => ({
+    home: path.join(folder, name, 'home'),
+    databaseUrl: databaseUrl ?? (await emptyDatabase()),
+    store: path.join(folder, name, 'store'),
+  });
+
+  before(async () => {
+    folder = await temporaryFolder('releap-backup-');
+    from = await place('from');
+    await mkdir(from.home, { recursive: true });
+    const keys = testKeys(path.join(from.home, 'keys.json'));
+    for (const name of ['operator', 'metrics', 'gateway', 'join'])
+      await writeFile(path.join(from.home, `${name}.token`), `${name}-`.padEnd(43, 'x'), { mode: 0o600 });
+    await mkdir(path.join(from.home, 'certificates/dev/preview.test'), { recursive: true });
+    await writeFile(path.join(from.home, 'certificates/dev/preview.test/root.key'), 'a key', { mode: 0o600 });
+    world = await startWorld({
+      databaseUrl: from.databaseUrl,
+      keys,
+      store: { type: 'folder', path: from.store },
+      builtinImages: ['busybox'],
+    });
+    runner = await world.runner();
+    key = (await mintApiKey(world.database.pool, world.call.projectId)).token;
+    await world.call('PUT', '/secrets/TOKEN', { value: 'the value', allowed_domains: ['a.example'] });
+    await world.call('POST', '/volumes', { name: 'data', size_gb: 1 });
+    vm = await create(world.call, world, { name: 'kept', secrets: ['TOKEN'], persistent: true });
+    await waitFor(world.call, vm.id, 'running');
+    await addRows();
+    encrypted = path.join(folder, 'encrypted.backup');
+    await succeed(from, ['backup', encrypted], PASSPHRASE);
+    plain = path.join(folder, 'plain.backup');
+    const { stderr } = await succeed(from, ['backup', plain, '--plain', '--with-store']);
+    assert.match(stderr, /NOT encrypted/);
+  });
+  after(() => rm(folder, { recursive: true, force: true }));
+
+  /** What a service has after months: rows of old partitions, charges, artifacts in the store, values that are hard to copy. */
+  async function addRows(): Promise<void> {
+    const { pool } = world.database;
+    const { rows } = await pool.query<{ id: string }>('select id from deployment');
+    const store = await openStore({ type: 'folder', path: from.store }, rows[0]?.id ?? '');
+    for (const [name, content] of [
+      ['kept', kept],
+      ['lost', lost],
+    ] as const) {
+      const { digest, bytes } = await store.put(Readable.from([Buffer.from(content)]), { maxBytes: 1024 });
+      if (name === 'lost') lostDigest = digest;
+      const id = newUuid();
+      await pool.query('insert into blobs (digest, bytes, stored_at) values ($1, $2, now())', [digest, bytes]);
+      await pool.query(
+        `insert into artifacts (id, project_id, kind, digest, bytes, stored_at) values ($1, $2, 'image', $3, $4, now())`,
+        [id, world.call.projectId, `sha256:${digest.slice(7).split('').toReversed().join('')}`, bytes],
+      );
+      await pool.query(`insert into artifact_parts values ($1, 'layer', $2, $3)`, [id, digest, bytes]);
+      await pool.query(
+        `insert into images (id, project_id, name, source, status, manifest_name, job_id)
+         values ($1, $2, $3, $4, 'ready', $5, $1)`,
+        [
+          newUuid(),
+          world.call.projectId,
+          name,
+          { note: 'a \\ tab\t, a line\n and "quotes" \\N' },
+          `sha256:${digest.slice(7).split('').toReversed().join('')}`,
+        ],
+      );
+    }
+    await pool.query(
+      `insert into audit_log (id, org_id, actor_kind, action, target_kind, target_id, outcome, created_at)
+       select gen_random_uuid(), $1, 'system', 'test', 'test', 'x', 'done', now() - n * interval '40 days' from generate_series(0, 9) n`,
+      [world.orgId],
+    );
+    await pool.query(
+      `select make_usage_partition('usage_minutes', d::date, d::date + 1)
+         from (select date_trunc('day', now() at time zone 'utc') - interval '40 days' as d) t`,
+    );
+    await pool.query(
+      `insert into credit_ledger (org_id, amount, kind, note) values ($1, 5000000, 'grant', 'for the test')`,
+      [world.orgId],
+    );
+  }
+
+  it('a service that runs is backed up: all rows, keys and files come back, and another server continues', async () => {
+    const to = await place('whole');
+    const mode = (await stat(encrypted)).mode & 0o777;
+    assert.equal(mode, 0o600);
+    const file = await readFile(encrypted);
+    for (const secret of ['for the test', 'a key', 'operator-xxx', '"keys"'])
+      assert.ok(!file.includes(secret), secret);
+    const { stdout } = await succeed(to, ['restore', encrypted], PASSPHRASE);
+    for (const name of ['keys.json', 'operator.token', 'certificates/dev/preview.test/root.key'])
+      assert.deepEqual(
+        await readFile(path.join(to.home, name)),
+        await readFile(path.join(from.home, name)),
+        name,
+      );
+    // By name: this home has another, empty store.
+    assert.match(stdout, /0 of 2 blobs are there/);
+    assert.match(stdout, /lost: image kept of project/);
+    assert.match(stdout, new RegExp(`${runner.id} \\(`));
+    assert.match(stdout, /sandboxes: kept/);
+
+    await using again = await startWorld({
+      databaseUrl: to.databaseUrl,
+      keys: testKeys(path.join(to.home, 'keys.json')),
+      store: { type: 'folder', path: to.store },
+    });
+    const call = caller(() => again.url, key, world.call.projectId);
+    assert.equal((await call('GET', `/vms/${vm.id}`)).body.name, 'kept');
+    // The host has seen generations that this database has not.
+    const seen = runner.assignments.get(vm.uuid);
+    assert.ok(seen);
+    const host = await again.runner({ id: runner.id });
+    const assigned = await host.assigned(vm.uuid);
+    assert.ok(assigned.generation > seen.generation + 1000, `${assigned.generation}`);
+    await waitFor(call, vm.id, 'running');
+    const answer = await postInternal(again.internalUrl, RUNNER_SECRETS_PATH, credentialOf(runner.id), {
+      sandboxes: [{ id: vm.uuid }],
+    });
+    const { sandboxes } = (await answer.json()) as RunnerSecrets;
+    assert.equal(sandboxes[0]?.secrets[0]?.value, 'the value');
+    assert.equal((await call('POST', `/vms/${vm.id}/stop`)).status, 200);
+    await waitFor(call, vm.id, 'stopped');
+    assert.equal((await call('POST', '/volumes', { name: 'later', size_gb: 1 })).status, 200);
+  });
+
+  it('the rows are those of the snapshot, sums are not counted twice, and triggers and foreign keys are back', async () => {
+    // Nothing writes any more.
+    await world.control.close();
+    const file = path.join(folder, 'quiet.backup');
+    await succeed(from, ['backup', file, '--plain']);
+    const to = await place('rows');
+    await succeed(to, ['restore', file]);
+    const database = openDatabase({ url: to.databaseUrl, log: quiet });
+    try {
+      assert.deepEqual(await contentOf(database), await contentOf(world.database));
+      const schemaOf = async ({ pool }: Database): Promise<unknown> => {
+        const { rows } = await pool.query(
+          `select conrelid::regclass::text as t, conname, pg_get_constraintdef(oid) as def from pg_constraint
+            where connamespace = 'public'::regnamespace and conparentid = 0 and contype = 'f'
+           union all select tgrelid::regclass::text, tgname, tgenabled::text from pg_trigger
+            where not tgisinternal and tgparentid = 0 and tgrelid::regclass::text !~ '_(\\d{4}_\\d{2}|first)' order by 1, 2`,
+        );
+        return rows;
+      };
+      assert.deepEqual(await schemaOf(database), await schemaOf(world.database));
+      await assert.rejects(database.pool.query(`delete from audit_log`), /append/);
+      const { rowCount } = await database.pool.query(
+        `select 1 from pg_class where relname = 'usage_minutes' || to_char((now() at time zone 'utc') - interval '40 days', '_YYYY_MM_DD')`,
+      );
+      assert.equal(rowCount, 1);
+      // Ids continue.
+      await database.pool.query(
+        `insert into credit_ledger (org_id, amount, kind, note) values ($1, 1, 'grant', 'next')`,
+        [world.orgId],
+      );
+    } finally {
+      await database.close();
+      await world.restart();
+    }
+  });
+
+  it('with the store: blobs come back, and one that is missing is named with what it belongs to', async () => {
+    const to = await place('blobs');
+    const { stdout } = await succeed(to, ['restore', plain]);
+    assert.match(stdout, /2 of 2 blobs are there/);
+    assert.doesNotMatch(stdout, /lost: image/);
+    const { rows } = await world.database.pool.query<{ id: string }>('select id from deployment');
+    const source = await openStore({ type: 'folder', path: from.store }, rows[0]?.id ?? '');
+    await source.delete(lostDigest);
+    const again = { ...(await place('missing')), store: from.store };
+    const said = await succeed(again, ['restore', encrypted], PASSPHRASE);
+    assert.match(said.stdout, /1 of 2 blobs are there/);
+    assert.match(said.stdout, /lost: image lost of project/);
+    assert.doesNotMatch(said.stdout, /image kept/);
+  });
+
+  it('standard output is the same file', async () => {
+    const { stdout } = await succeed(from, ['backup', '-'], PASSPHRASE);
+    const file = path.join(folder, 'piped.backup');
+    await writeFile(file, Buffer.from(stdout, 'latin1'));
+    await succeed(await place('piped'), ['restore', file], PASSPHRASE);
+  });
+
+  it('keys are not written as they are unless that is asked for, and nothing is replaced', async () => {
+    const file = path.join(folder, 'none.backup');
+    await refused(from, ['backup', file], /--passphrase-file|--plain/);
+    await refused(from, ['backup', file], /RELEAP_BACKUP_PASSPHRASE=\*\*\*: must be a text of at least 12/, 'short');
+    await refused(from, ['backup', encrypted], /exists/, PASSPHRASE);
+    await assert.rejects(access(file));
+    const words = path.join(folder, 'passphrase');
+    await writeFile(words, `${PASSPHRASE}\n`);
+    await succeed(from, ['backup', file, '--passphrase-file', words]);
+    await succeed(await place('words'), ['restore', file, '--passphrase-file', words]);
+  });
+
+  it('without the key file there is no backup', async () => {
+    await refused(
+      { ...from, home: path.join(folder, 'elsewhere') },
+      ['backup', path.join(folder, 'keyless.backup'), '--plain'],
+      /keys\.json cannot be read/,
+    );
+    assert.ok(!(await readdir(folder)).some((name) => name.startsWith('keyless')));
+  });
+
+  it('a wrong passphrase, a damaged or incomplete file, and a newer schema change nothing', async () => {
+    const to = await place('unchanged');
+    const unchanged = async (args: string[], reason: RegExp, passphrase?: string): Promise<void> => {
+      await refused(to, args, reason, passphrase);
+      assert.deepEqual(await readdir(to.home).catch(() => []), []);
+      const database = openDatabase({ url: to.databaseUrl, log: quiet });
+      const { rowCount } = await database.pool
+        .query(`select 1 from pg_class where relnamespace = 'public'::regnamespace`)
+        .finally(() => database.close());
+      assert.equal(rowCount, 0);
+    };
+    await unchanged(['restore', encrypted], /passphrase is not the one/, 'another passphrase');
+    await unchanged(['restore', encrypted], /passphrase must be given/);
+    await unchanged(['restore', path.join(folder, 'absent')], /no such file/);
+    await unchanged(['restore', MAIN], /not a backup|no backup/);
+    const damaged = path.join(folder, 'damaged.backup');
+    for (const [original, passphrase] of [
+      [encrypted, PASSPHRASE],
+      [plain, undefined],
+    ] as const) {
+      const whole = await readFile(original);
+      for (const share of [0.1, 0.5, 0.99]) {
+        await writeFile(damaged, whole);
+        await truncate(damaged, Math.floor(whole.length * share));
+        await unchanged(['restore', damaged], /damaged|incomplete|not a backup/, passphrase);
+      }
+      const flipped = Buffer.from(whole);
+      flipped[Math.floor(whole.length / 2)]! ^= 1;
+      await writeFile(damaged, flipped);
+      await unchanged(['restore', damaged], /damaged/, passphrase);
+    }
+    await rewrite(plain, damaged, (name, content) =>
+      name === 'header.json' ? Buffer.from(content.toString().replace(/"schema": \d+/, '"schema": 9999')) : content,
+    );
+    await unchanged(['restore', damaged], /schema 9999.*newer version/);
+    await rewrite(plain, damaged, (name, content) => (name.startsWith('files/keys') ? undefined : content));
+    await unchanged(['restore', damaged], /damaged/);
+  });
+
+  it('a full disk: it fails, and leaves nothing', async (t) => {
+    if (process.getuid?.() !== 0) return t.skip('needs root');
+    const small = path.join(folder, 'small');
+    await mkdir(small);
+    const script = `mount -t tmpfs -o size=64k none "$0" && "$@"; code=$?; ls -A "$0"; exit $code`;
+    const args = ['--mount', '--propagation', 'private', 'sh', '-c', script, small];
+    const failed = promisify(execFile)(
+      'unshare',
+      [...args, process.execPath, MAIN, 'backup', path.join(small, 'full.backup')],
+      { env: environment(from, PASSPHRASE) },
+    );
+    await assert.rejects(failed, (error: Error & { code: number; stdout: string; stderr: string }) => {
+      assert.equal(error.code, 1);
+      assert.match(error.stderr, /ENOSPC|no space/i);
+      assert.equal(error.stdout, '');
+      return true;
+    });
+  });
+
+  it('a target that is not empty is refused by name; --force moves files aside and never empties a database', async () => {
+    const to = await place('taken');
+    await refused(
+      { ...to, databaseUrl: from.databaseUrl },
+      ['restore', plain, '--force'],
+      /database of DATABASE_URL is not empty/,
+    );
+    await mkdir(to.home, { recursive: true });
+    await writeFile(path.join(to.home, 'keys.json'), 'precious', { mode: 0o600 });
+    await refused(to, ['restore', plain], /not empty:\n.*keys\.json/);
+    assert.equal(await readFile(path.join(to.home, 'keys.json'), 'utf8'), 'precious');
+    const { stderr } = await succeed(to, ['restore', plain, '--force']);
+    const [, aside] = /moved .*\/keys\.json to (.*)\n/.exec(stderr) ?? [];
+    assert.ok(aside);
+    assert.equal(await readFile(aside, 'utf8'), 'precious');
+    await refused(to, ['restore', plain], /not empty/);
+  });
+
+  it('a home of a restore that was killed does not start, says why, and is restored by the same command', async () => {
+    const to = await place('killed');
+    await using database = openDatabase({ url: to.databaseUrl, log: quiet, connections: 2 });
+    const holder = await database.pool.connect();
+    // Migrations wait for it.
+    await holder.query('select pg_advisory_lock($1, $2)', [RELEAP_LOCK_SPACE, LOCKS.migrate]);
+    const first = start(to, ['restore', plain]);
+    await until(() => exists(path.join(to.home, 'restore.json')));
+    first.child.kill('SIGKILL');
+    await first.ended;
+    await refused(to, ['control'], /restore of .*plain\.backup.* has not ended: run it again/);
+    await refused(to, ['restore', encrypted], /restore of another backup/, PASSPHRASE);
+    holder.release(true);
+    // After the database: its rows are not loaded twice.
+    const blocked = path.join(to.home, 'certificates');
+    await writeFile(blocked, '');
+    await refused(to, ['restore', plain], /certificates/);
+    const loaded = await contentOf(database);
+    await rm(blocked);
+    await succeed(to, ['restore', plain]);
+    assert.deepEqual(await contentOf(database), loaded);
+    assert.ok(!(await exists(path.join(to.home, 'restore.json'))));
+    const port = await freePort();
+    const control = spawn(process.execPath, [MAIN, 'control'], {
+      env: { ...environment(to), RELEAP_PORT: String(port), RELEAP_INTERNAL_PORT: '0', RELEAP_IDENTITY_PORT: '0' },
+      stdio: 'ignore',
+    });
+    await until(async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined))?.status === 200);
+    const call = caller(() => `http://127.0.0.1:${port}`, key, world.call.projectId);
+    assert.equal((await call('GET', '/volumes')).status, 200);
+    control.kill('SIGTERM');
+    await new Promise((resolve) => control.once('close', resolve));
+  });
+
+  it('a key file that others can read is written for its owner alone', async () => {
+    const to = await place('modes');
+    await chmod(path.join(from.home, 'operator.token'), 0o644);
+    await succeed(to, ['restore', plain]);
+    for (const name of ['keys.json', 'operator.token'])
+      assert.equal((await stat(path.join(to.home, name))).mode & 0o777, 0o600);
+  });
+});
+
+const exists = (file: string): Promise<boolean> =>
+  access(file).then(
+    () => true,
+    () => false,
+  );
+
+/** Copies an archive, with other content of its entries; undefined leaves one out. */
+async function rewrite(
+  source: string,
+  target: string,
+  change: (name: string, content: Buffer) => Buffer | undefined,
+): Promise<void> {
+  const [input, output] = [extract(), pack()];
+  const chunks: Buffer[] = [];
+  output.on('data', (chunk: Buffer) => chunks.push(chunk));
+  input.end(await readFile(source));
+  for await (const entry of input as AsyncIterable<AsyncIterable<Buffer> & { header: { name: string } }>) {
+    const content = change(entry.header.name, Buffer.concat(await Array.fromAsync(entry)));
+    if (content !== undefined) output.entry({ name: entry.header.name }, content);
+  }
+  output.finalize();
+  await new Promise((resolve) => output.once('end', resolve));
+  await writeFile(target, Buffer.concat(chunks));
+}
