@@ -10,7 +10,7 @@ import { newUuid, RUNNER_SECRETS_PATH, type RunnerSecrets } from '@releap/contra
 import { mintApiKey } from '@releap/control';
 import { openStore } from '@releap/control/backup';
 import { openDatabase, RELEAP_LOCK_SPACE, LOCKS, type Database } from '@releap/database';
-import { caller } from '@releap/testing/callers';
+import { caller, type Caller } from '@releap/testing/callers';
 import { credentialOf, postInternal } from '@releap/testing/credentials';
 import { until } from '@releap/testing/eventually';
 import { testKeys } from '@releap/testing/keys';
@@ -101,6 +101,9 @@ describe('backup and restore', () => {
   let runner: ScriptedRunner;
   let vm: Awaited<ReturnType<typeof create>>;
   let key: string;
+  let orgId: string;
+  let projectId: string;
+  let call: Caller;
   /** Encrypted, without the store; plain, with the store. */
   let encrypted: string;
   let plain: string;
@@ -130,11 +133,18 @@ describe('backup and restore', () => {
       builtinImages: ['busybox'],
     });
     runner = await world.runner();
-    key = (await mintApiKey(world.database.pool, world.call.projectId)).token;
-    await world.call('PUT', '/secrets/TOKEN', { value: 'the value', allowed_domains: ['a.example'] });
-    await world.call('POST', '/volumes', { name: 'data', size_gb: 1 });
-    vm = await create(world.call, world, { name: 'kept', secrets: ['TOKEN'], persistent: true });
-    await waitFor(world.call, vm.id, 'running');
+    // A project of its own: each world replaces the key of the default one.
+    orgId = newUuid();
+    projectId = newUuid();
+    const { pool } = world.database;
+    await pool.query('insert into organizations (id, name) values ($1, $2)', [orgId, 'ours']);
+    await pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [projectId, orgId, 'mine']);
+    key = (await mintApiKey(pool, projectId)).token;
+    call = caller(() => world.url, key, projectId);
+    await call('PUT', '/secrets/TOKEN', { value: 'the value', allowed_domains: ['a.example'] });
+    assert.equal((await call('POST', '/volumes', { name: 'data', size_gb: 1 })).status, 200);
+    vm = await create(call, world, { name: 'kept', secrets: ['TOKEN'], persistent: true });
+    await waitFor(call, vm.id, 'running');
     await addRows();
     encrypted = path.join(folder, 'encrypted.backup');
     await succeed(from, ['backup', encrypted], PASSPHRASE);
@@ -159,7 +169,7 @@ describe('backup and restore', () => {
       await pool.query('insert into blobs (digest, bytes, stored_at) values ($1, $2, now())', [digest, bytes]);
       await pool.query(
         `insert into artifacts (id, project_id, kind, digest, bytes, stored_at) values ($1, $2, 'image', $3, $4, now())`,
-        [id, world.call.projectId, `sha256:${digest.slice(7).split('').toReversed().join('')}`, bytes],
+        [id, projectId, `sha256:${digest.slice(7).split('').toReversed().join('')}`, bytes],
       );
       await pool.query(`insert into artifact_parts values ($1, 'layer', $2, $3)`, [id, digest, bytes]);
       await pool.query(
@@ -167,7 +177,7 @@ describe('backup and restore', () => {
          values ($1, $2, $3, $4, 'ready', $5, $1)`,
         [
           newUuid(),
-          world.call.projectId,
+          projectId,
           name,
           { note: 'a \\ tab\t, a line\n and "quotes" \\N' },
           `sha256:${digest.slice(7).split('').toReversed().join('')}`,
@@ -177,7 +187,7 @@ describe('backup and restore', () => {
     await pool.query(
       `insert into audit_log (id, org_id, actor_kind, action, target_kind, target_id, outcome, created_at)
        select gen_random_uuid(), $1, 'system', 'test', 'test', 'x', 'done', now() - n * interval '40 days' from generate_series(0, 9) n`,
-      [world.orgId],
+      [orgId],
     );
     await pool.query(
       `select make_usage_partition('usage_minutes', d::date, d::date + 1)
@@ -185,7 +195,7 @@ describe('backup and restore', () => {
     );
     await pool.query(
       `insert into credit_ledger (org_id, amount, kind, note) values ($1, 5000000, 'grant', 'for the test')`,
-      [world.orgId],
+      [orgId],
     );
   }
 
@@ -214,23 +224,23 @@ describe('backup and restore', () => {
       keys: testKeys(path.join(to.home, 'keys.json')),
       store: { type: 'folder', path: to.store },
     });
-    const call = caller(() => again.url, key, world.call.projectId);
-    assert.equal((await call('GET', `/vms/${vm.id}`)).body.name, 'kept');
+    const later = caller(() => again.url, key, projectId);
+    assert.equal((await later('GET', `/vms/${vm.id}`)).body.name, 'kept');
     // The host has seen generations that this database has not.
     const seen = runner.assignments.get(vm.uuid);
     assert.ok(seen);
     const host = await again.runner({ id: runner.id });
     const assigned = await host.assigned(vm.uuid);
     assert.ok(assigned.generation > seen.generation + 1000, `${assigned.generation}`);
-    await waitFor(call, vm.id, 'running');
+    await waitFor(later, vm.id, 'running');
     const answer = await postInternal(again.internalUrl, RUNNER_SECRETS_PATH, credentialOf(runner.id), {
       sandboxes: [{ id: vm.uuid }],
     });
     const { sandboxes } = (await answer.json()) as RunnerSecrets;
     assert.equal(sandboxes[0]?.secrets[0]?.value, 'the value');
-    assert.equal((await call('POST', `/vms/${vm.id}/stop`)).status, 200);
-    await waitFor(call, vm.id, 'stopped');
-    assert.equal((await call('POST', '/volumes', { name: 'later', size_gb: 1 })).status, 200);
+    assert.equal((await later('POST', `/vms/${vm.id}/stop`)).status, 200);
+    await waitFor(later, vm.id, 'stopped');
+    assert.equal((await later('POST', '/volumes', { name: 'later', size_gb: 1 })).status, 200);
   });
 
   it('the rows are those of the snapshot, sums are not counted twice, and triggers and foreign keys are back', async () => {
@@ -261,7 +271,7 @@ describe('backup and restore', () => {
       // Ids continue.
       await database.pool.query(
         `insert into credit_ledger (org_id, amount, kind, note) values ($1, 1, 'grant', 'next')`,
-        [world.orgId],
+        [orgId],
       );
     } finally {
       await database.close();
@@ -416,8 +426,8 @@ describe('backup and restore', () => {
       stdio: 'ignore',
     });
     await until(async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined))?.status === 200);
-    const call = caller(() => `http://127.0.0.1:${port}`, key, world.call.projectId);
-    assert.equal((await call('GET', '/volumes')).status, 200);
+    const again = caller(() => `http://127.0.0.1:${port}`, key, projectId);
+    assert.equal((await again('GET', '/volumes')).status, 200);
     control.kill('SIGTERM');
     await new Promise((resolve) => control.once('close', resolve));
   });

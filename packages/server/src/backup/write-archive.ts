@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { createWriteStream } from 'node:fs';
 import { lstat, open, rename, rm } from 'node:fs/promises';
 import path from 'node:path';
 import { Writable } from 'node:stream';
@@ -27,24 +28,22 @@ export async function writeArchive(
   await assertAbsent(file);
   const partial = `${file}.${randomUUID()}.partial`;
   try {
-    const handle = await open(partial, 'wx', 0o600);
-    let bytes: number;
-    try {
-      const stream = handle.createWriteStream({ autoClose: false });
-      bytes = await packInto(stream, header, key, write);
-      await handle.sync();
-    } finally {
-      await handle.close();
-    }
+    const stream = createWriteStream(partial, { flags: 'wx', mode: 0o600 });
+    const bytes = await packInto(stream, header, key, write);
+    await sync(partial);
     await assertAbsent(file);
     await rename(partial, file);
-    await using folder = await open(path.dirname(file), 'r');
-    await folder.sync();
+    await sync(path.dirname(file));
     return bytes;
   } catch (error) {
     await rm(partial, { force: true });
     throw error;
   }
+}
+
+async function sync(file: string): Promise<void> {
+  await using handle = await open(file, 'r');
+  await handle.sync();
 }
 
 async function assertAbsent(file: string): Promise<void> {
