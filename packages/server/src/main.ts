@@ -70,9 +70,14 @@ async function main(args: readonly string[]): Promise<number | undefined> {
     completePath();
     return await (await import('./join/join-command.ts')).joinCommand(rest, process.env);
   }
-  if (role === 'backup') return (await (await import('./backup/backup-command.ts')).backup(loadConfig(process.env), rest)) ?? usage();
+  if (role === 'backup')
+    return (
+      (await (await import('./backup/backup-command.ts')).backup(loadConfig(process.env), rest)) ?? usage()
+    );
   if (role === 'restore')
-    return (await (await import('./backup/restore-command.ts')).restore(loadConfig(process.env), rest)) ?? usage();
+    return (
+      (await (await import('./backup/restore-command.ts')).restore(loadConfig(process.env), rest)) ?? usage()
+    );
   if (role === 'rotate-token') return await rotate(rest);
   if (role === 'rotate-key') return await rotateKey(rest);
   if (rest.length > 0 || !['all', 'control', 'runner', 'gateway'].includes(role)) {

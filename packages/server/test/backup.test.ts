@@ -4,6 +4,7 @@ import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { access, chmod, mkdir, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { promisify } from 'node:util';
 import { newUuid, RUNNER_SECRETS_PATH, type RunnerSecrets } from '@releap/contract';
@@ -138,7 +139,11 @@ describe('backup and restore', () => {
     projectId = newUuid();
     const { pool } = world.database;
     await pool.query('insert into organizations (id, name) values ($1, $2)', [orgId, 'ours']);
-    await pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [projectId, orgId, 'mine']);
+    await pool.query('insert into projects (id, org_id, name) values ($1, $2, $3)', [
+      projectId,
+      orgId,
+      'mine',
+    ]);
     key = (await mintApiKey(pool, projectId)).token;
     call = caller(() => world.url, key, projectId);
     await call('PUT', '/secrets/TOKEN', { value: 'the value', allowed_domains: ['a.example'] });
@@ -166,7 +171,10 @@ describe('backup and restore', () => {
       const { digest, bytes } = await store.put(Readable.from([Buffer.from(content)]), { maxBytes: 1024 });
       if (name === 'lost') lostDigest = digest;
       const id = newUuid();
-      await pool.query('insert into blobs (digest, bytes, stored_at) values ($1, $2, now())', [digest, bytes]);
+      await pool.query('insert into blobs (digest, bytes, stored_at) values ($1, $2, now())', [
+        digest,
+        bytes,
+      ]);
       await pool.query(
         `insert into artifacts (id, project_id, kind, digest, bytes, stored_at) values ($1, $2, 'image', $3, $4, now())`,
         [id, projectId, `sha256:${digest.slice(7).split('').toReversed().join('')}`, bytes],
@@ -304,7 +312,12 @@ describe('backup and restore', () => {
   it('keys are not written as they are unless that is asked for, and nothing is replaced', async () => {
     const file = path.join(folder, 'none.backup');
     await refused(from, ['backup', file], /--passphrase-file|--plain/);
-    await refused(from, ['backup', file], /RELEAP_BACKUP_PASSPHRASE=\*\*\*: must be a text of at least 12/, 'short');
+    await refused(
+      from,
+      ['backup', file],
+      /RELEAP_BACKUP_PASSPHRASE=\*\*\*: must be a text of at least 12/,
+      'short',
+    );
     await refused(from, ['backup', encrypted], /exists/, PASSPHRASE);
     await assert.rejects(access(file));
     const words = path.join(folder, 'passphrase');
@@ -327,10 +340,10 @@ describe('backup and restore', () => {
     const unchanged = async (args: string[], reason: RegExp, passphrase?: string): Promise<void> => {
       await refused(to, args, reason, passphrase);
       assert.deepEqual(await readdir(to.home).catch(() => []), []);
-      const database = openDatabase({ url: to.databaseUrl, log: quiet });
-      const { rowCount } = await database.pool
-        .query(`select 1 from pg_class where relnamespace = 'public'::regnamespace`)
-        .finally(() => database.close());
+      await using database = openDatabase({ url: to.databaseUrl, log: quiet });
+      const { rowCount } = await database.pool.query(
+        `select 1 from pg_class where relnamespace = 'public'::regnamespace`,
+      );
       assert.equal(rowCount, 0);
     };
     await unchanged(['restore', encrypted], /passphrase is not the one/, 'another passphrase');
@@ -354,7 +367,9 @@ describe('backup and restore', () => {
       await unchanged(['restore', damaged], /damaged/, passphrase);
     }
     await rewrite(plain, damaged, (name, content) =>
-      name === 'header.json' ? Buffer.from(content.toString().replace(/"schema": \d+/, '"schema": 9999')) : content,
+      name === 'header.json'
+        ? Buffer.from(content.toString().replace(/"schema": \d+/, '"schema": 9999'))
+        : content,
     );
     await unchanged(['restore', damaged], /schema 9999.*newer version/);
     await rewrite(plain, damaged, (name, content) => (name.startsWith('files/keys') ? undefined : content));
@@ -422,10 +437,17 @@ describe('backup and restore', () => {
     assert.ok(!(await exists(path.join(to.home, 'restore.json'))));
     const port = await freePort();
     const control = spawn(process.execPath, [MAIN, 'control'], {
-      env: { ...environment(to), RELEAP_PORT: String(port), RELEAP_INTERNAL_PORT: '0', RELEAP_IDENTITY_PORT: '0' },
+      env: {
+        ...environment(to),
+        RELEAP_PORT: String(port),
+        RELEAP_INTERNAL_PORT: '0',
+        RELEAP_IDENTITY_PORT: '0',
+      },
       stdio: 'ignore',
     });
-    await until(async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined))?.status === 200);
+    await until(
+      async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined))?.status === 200,
+    );
     const again = caller(() => `http://127.0.0.1:${port}`, key, projectId);
     assert.equal((await again('GET', '/volumes')).status, 200);
     control.kill('SIGTERM');
@@ -454,14 +476,12 @@ async function rewrite(
   change: (name: string, content: Buffer) => Buffer | undefined,
 ): Promise<void> {
   const [input, output] = [extract(), pack()];
-  const chunks: Buffer[] = [];
-  output.on('data', (chunk: Buffer) => chunks.push(chunk));
+  const copied = buffer(output as AsyncIterable<Buffer>);
   input.end(await readFile(source));
-  for await (const entry of input as AsyncIterable<AsyncIterable<Buffer> & { header: { name: string } }>) {
-    const content = change(entry.header.name, Buffer.concat(await Array.fromAsync(entry)));
+  for await (const entry of input) {
+    const content = change(entry.header.name, await buffer(entry as AsyncIterable<Buffer>));
     if (content !== undefined) output.entry({ name: entry.header.name }, content);
   }
   output.finalize();
-  await new Promise((resolve) => output.once('end', resolve));
-  await writeFile(target, Buffer.concat(chunks));
+  await writeFile(target, await copied);
 }

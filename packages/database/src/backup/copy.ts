@@ -29,7 +29,11 @@ export async function* copyOut(client: Client, sql: string): AsyncGenerator<Uint
 }
 
 /** Sends `source` to `copy ... from stdin`. @returns the number of rows. @throws the error of PostgreSQL or of `source` */
-export async function copyIn(client: Client, sql: string, source: AsyncIterable<Uint8Array>): Promise<number> {
+export async function copyIn(
+  client: Client,
+  sql: string,
+  source: AsyncIterable<Uint8Array>,
+): Promise<number> {
   const copy = new CopyIn(sql, source);
   client.query(copy);
   return await copy.done.promise;
@@ -117,7 +121,7 @@ class CopyIn extends Copy {
   handleCopyInResponse(): void {
     this.#send().catch((error: unknown) => {
       // Before PostgreSQL's own, which only repeats it.
-      this.done.reject(error as Error);
+      this.done.reject(error);
       if (!this.#isEnded) this.connection?.sendCopyFail('the source of the rows has failed');
     });
   }

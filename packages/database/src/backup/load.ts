@@ -5,7 +5,14 @@ import { newClient } from '../connection.ts';
 import { checkHistory, migrate } from '../migrate.ts';
 import { readMigrations } from '../migrations.ts';
 import { assertOwnSession } from '../session-check.ts';
-import { type DumpedSequence, type DumpedTable, type ForeignKey, readForeignKeys, readTables, SESSION } from './catalog.ts';
+import {
+  type DumpedSequence,
+  type DumpedTable,
+  type ForeignKey,
+  readForeignKeys,
+  readTables,
+  SESSION,
+} from './catalog.ts';
 import { copyIn } from './copy.ts';
 import type { AppliedMigration } from './dump.ts';
 
@@ -34,7 +41,10 @@ export async function contentOf(url: string, log: Logger): Promise<string[]> {
  * What has filled a database that has rows of a service: the id of the backup, or undefined for anything else.
  * @returns `nothing` for a database without them: it is empty, or was only migrated
  */
-export async function restoredFrom(url: string, log: Logger): Promise<'nothing' | { backup: string | undefined }> {
+export async function restoredFrom(
+  url: string,
+  log: Logger,
+): Promise<'nothing' | { backup: string | undefined }> {
   await using connection = await connect(url, log);
   const { client } = connection;
   const { rows: tables } = await client.query(`select 1 where to_regclass('deployment') is not null`);
@@ -48,7 +58,11 @@ export async function restoredFrom(url: string, log: Logger): Promise<'nothing' 
 }
 
 /** Brings an empty database to the schema that the dump has. @throws when this version has other migrations */
-export async function migrateTo(url: string, applied: readonly AppliedMigration[], log: Logger): Promise<void> {
+export async function migrateTo(
+  url: string,
+  applied: readonly AppliedMigration[],
+  log: Logger,
+): Promise<void> {
   const migrations = (await readMigrations()).slice(0, applied.length);
   checkHistory(
     applied.map((row) => ({ ...row, compatible_with: null })),
@@ -83,7 +97,7 @@ export class DatabaseLoad implements AsyncDisposable {
 
   /** To be called only for a database that `restoredFrom` finds nothing in: what migrations have written is removed. */
   static async begin(url: string, log: Logger): Promise<DatabaseLoad> {
-    const { client, [Symbol.asyncDispose]: close } = await connect(url, log);
+    const { client, close } = await connect(url, log);
     try {
       await client.query('begin');
       const tables = await readTables(client);
@@ -123,10 +137,13 @@ export class DatabaseLoad implements AsyncDisposable {
       await client.query('select setval(to_regclass($1), $2::bigint)', [quote(name), value]);
     await this.#fenceHosts();
     const tables = await readTables(client);
-    for (const name of relationsOf(tables)) await client.query(`alter table ${quote(name)} enable trigger user`);
+    for (const name of relationsOf(tables))
+      await client.query(`alter table ${quote(name)} enable trigger user`);
     for (const { table, name, definition } of this.#keys)
       await client.query(`alter table ${table} add constraint ${name} ${definition}`);
-    await client.query(`comment on table deployment is ${client.escapeLiteral(`restored from backup ${backup}`)}`);
+    await client.query(
+      `comment on table deployment is ${client.escapeLiteral(`restored from backup ${backup}`)}`,
+    );
     await client.query('commit');
     await client.query('analyze');
   }
@@ -153,7 +170,8 @@ export class DatabaseLoad implements AsyncDisposable {
   async #makePartition({ name, partitions }: DumpedTable, partition: string): Promise<void> {
     if (partitions.includes(partition)) return;
     const [, year, month, day] = /_(\d{4})_(\d{2})(?:_(\d{2}))?$/.exec(partition) ?? [];
-    if (year === undefined || partition !== `${name}_${year}_${month}${day === undefined ? '' : `_${day}`}`) return;
+    if (year === undefined || partition !== `${name}_${year}_${month}${day === undefined ? '' : `_${day}`}`)
+      return;
     const low = `${year}-${month}-${day ?? '01'}`;
     await (['audit_log', 'credit_usage'].includes(name)
       ? this.#client.query('select make_month_partition($1, $2::date)', [name, low])
@@ -169,7 +187,12 @@ export class DatabaseLoad implements AsyncDisposable {
 const relationsOf = (tables: readonly DumpedTable[]): string[] =>
   tables.flatMap(({ name, partitions }) => [name, ...partitions]);
 
-async function connect(url: string, log: Logger): Promise<AsyncDisposable & { client: Client }> {
+interface Connection extends AsyncDisposable {
+  client: Client;
+  close: () => Promise<void>;
+}
+
+async function connect(url: string, log: Logger): Promise<Connection> {
   const client = newClient(url, {
     connectionTimeoutMillis: 10_000,
     application_name: 'releap-restore',
@@ -184,5 +207,5 @@ async function connect(url: string, log: Logger): Promise<AsyncDisposable & { cl
     await close().catch(() => undefined);
     throw error;
   }
-  return { client, [Symbol.asyncDispose]: close };
+  return { client, close, [Symbol.asyncDispose]: close };
 }

@@ -34,7 +34,8 @@ async function readOptions(config: Config, args: readonly string[]): Promise<Bac
   });
   const [target] = positionals;
   if (target === undefined || positionals.length !== 1) return undefined;
-  const passphrase = values.plain === true ? undefined : await passphraseOf(config, values['passphrase-file']);
+  const passphrase =
+    values.plain === true ? undefined : await passphraseOf(config, values['passphrase-file']);
   if (passphrase === undefined && values.plain !== true)
     throw new ConfigError([
       'a backup has the keys of all secrets: encrypt it with --passphrase-file FILE or RELEAP_BACKUP_PASSPHRASE, or write it as it is with --plain',
@@ -55,8 +56,7 @@ export async function backup(config: Config, args: readonly string[]): Promise<n
     `select d.id as deployment, to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as now from deployment d`,
   );
   if (snapshot === undefined) throw new Error('the table deployment has no row');
-  const { key, encryption = null } =
-    options.passphrase === undefined ? {} : await newKey(options.passphrase);
+  const { key, encryption = null } = options.passphrase === undefined ? {} : await newKey(options.passphrase);
   const header = {
     format: FORMAT,
     id: randomUUID(),
@@ -152,12 +152,12 @@ function summary(
   { target, passphrase }: BackupOptions,
   { id, created_at: at, schema }: { id: string; created_at: string; schema: number },
   { tables, files, store }: Manifest,
-  bytes: number,
+  bytes: number | undefined,
 ): string {
   const rows = tables.reduce((sum, table) => sum + table.rows, 0);
   const where = store.type === 's3' ? 'the bucket of RELEAP_STORE' : 'the folder of RELEAP_STORE';
   const blobs = `${store.blobs} blobs (${store.bytes} bytes)`;
-  return `backup ${id} of ${at}, ${passphrase === undefined ? 'NOT encrypted' : 'encrypted'}: ${target === '-' ? 'standard output' : target}, ${bytes} bytes
+  return `backup ${id} of ${at}, ${passphrase === undefined ? 'NOT encrypted' : 'encrypted'}: ${bytes === undefined ? 'standard output' : `${target}, ${bytes} bytes`}
   database: ${tables.length} tables, ${rows} rows, schema ${schema}
   files: ${files.length}
   store: ${store.included ? `${blobs}, in this backup` : store.blobs === 0 ? 'empty' : `${blobs} that the database names, NOT in this backup: back up ${where} too, or use --with-store`}

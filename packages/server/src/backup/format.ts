@@ -37,9 +37,7 @@ const Names = Type.Array(Type.String());
 
 export const Manifest = Type.Object({
   migrations: Type.Array(Type.Object({ id: Count, name: Type.String(), checksum: Type.String() })),
-  tables: Type.Array(
-    Type.Object({ name: Type.String(), columns: Names, partitions: Names, rows: Count }),
-  ),
+  tables: Type.Array(Type.Object({ name: Type.String(), columns: Names, partitions: Names, rows: Count })),
   sequences: Type.Array(Type.Object({ name: Type.String(), value: Type.String() })),
   /** Names of files (home-files.ts). */
   files: Names,

@@ -18,7 +18,9 @@ export async function openHomeDatabase(config: Config, log: Logger): Promise<Hom
   const folder = postgresFolder(config.home);
   // Starting PostgreSQL would create one.
   if ((await stat(path.join(folder, 'data')).catch(() => undefined)) === undefined)
-    throw new Error(`RELEAP_HOME=${config.home} has no database, and DATABASE_URL names none: there is nothing to back up`);
+    throw new Error(
+      `RELEAP_HOME=${config.home} has no database, and DATABASE_URL names none: there is nothing to back up`,
+    );
   // Taken by a service that runs. The start of one that comes while this one has it waits for no one: it says who has it.
   const lock = await lockFile(path.join(config.home, 'lock'), `a backup, process ${process.pid}`);
   if ('heldBy' in lock)

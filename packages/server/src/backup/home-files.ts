@@ -31,7 +31,9 @@ export async function homeFiles(config: Homes): Promise<(HomeFile & { content: B
   const names = [
     KEYS,
     SSH_HOST_KEY,
-    ...inHome.filter((file) => !file.endsWith('.partial')).map((file) => `${HOME}/${path.relative(home, file)}`),
+    ...inHome
+      .filter((file) => !file.endsWith('.partial'))
+      .map((file) => `${HOME}/${path.relative(home, file)}`),
   ];
   const found = [];
   for (const name of names) {
@@ -54,7 +56,11 @@ export function pathOf(name: string, { home, keyFile, ssh }: Homes): string {
   if (name === SSH_HOST_KEY) return ssh.hostKeyFile;
   const relative = name.slice(HOME.length + 1);
   const file = path.join(home, relative);
-  if (!name.startsWith(`${HOME}/`) || path.relative(home, file) !== relative || relative.split('/').includes('..'))
+  if (
+    !name.startsWith(`${HOME}/`) ||
+    path.relative(home, file) !== relative ||
+    relative.split('/').includes('..')
+  )
     throw new Error(`the backup has a file ${JSON.stringify(name)}, which this version does not know`);
   return file;
 }

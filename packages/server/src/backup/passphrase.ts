@@ -6,7 +6,9 @@ import { KEY_BYTES } from '@releap/control/backup';
 import { Type, type Static } from 'typebox';
 import type { Config } from '../config/config.ts';
 
-const derive = promisify<string, Buffer, number, { N: number; r: number; p: number; maxmem: number }, Buffer>(scrypt);
+const derive = promisify<string, Buffer, number, { N: number; r: number; p: number; maxmem: number }, Buffer>(
+  scrypt,
+);
 
 /** 128 MiB and about half a second for each guess. */
 const COST = { N: 2 ** 17, r: 8, p: 1 };
@@ -46,7 +48,10 @@ async function deriveKey(
   cost: { N: number; r: number; p: number },
 ): Promise<{ key: Buffer; check: string }> {
   const maxmem = 128 * cost.N * cost.r * 2;
-  const derived = await derive(passphrase.normalize('NFKC'), salt, KEY_BYTES + CHECK_BYTES, { ...cost, maxmem });
+  const derived = await derive(passphrase.normalize('NFKC'), salt, KEY_BYTES + CHECK_BYTES, {
+    ...cost,
+    maxmem,
+  });
   return {
     key: derived.subarray(0, KEY_BYTES),
     check: createHash('sha256').update(derived.subarray(KEY_BYTES)).digest('hex'),

@@ -31,7 +31,9 @@ export async function readHeader(file: string): Promise<{ header: Header; bytes:
     }
     const { format } = value as { format?: unknown };
     if (typeof format === 'number' && format > FORMAT)
-      throw new Error(`${file} has format ${format}, and this version reads ${FORMAT}: it was made by a newer version`);
+      throw new Error(
+        `${file} has format ${format}, and this version reads ${FORMAT}: it was made by a newer version`,
+      );
     if (!Check(Header, value)) break;
     return { header: value, bytes: content };
   }
@@ -55,7 +57,8 @@ export async function openArchive(file: string, key: Buffer | undefined): Promis
 
 function parseManifest(content: Buffer): Manifest {
   const value: unknown = JSON.parse(content.toString('utf8'));
-  if (!Check(Manifest, value)) throw new Error('the manifest of the backup is not one that this version knows');
+  if (!Check(Manifest, value))
+    throw new Error('the manifest of the backup is not one that this version knows');
   return value;
 }
 
@@ -92,7 +95,11 @@ async function* streamsOf(
 
 const streamName = (part: string): string => part.replace(/\/\d{6,}$/, '');
 
-async function* partsOf(file: string, header: Buffer, key: Buffer | undefined): AsyncGenerator<Entry, undefined> {
+async function* partsOf(
+  file: string,
+  header: Buffer,
+  key: Buffer | undefined,
+): AsyncGenerator<Entry, undefined> {
   const sealer = new Sealer(header, key);
   let isFirst = true;
   for await (const { name, content } of entriesOf(file, PART_BYTES_MAX)) {
@@ -108,7 +115,9 @@ async function* entriesOf(file: string, bytesMax: number): AsyncGenerator<Entry>
   const fed = pipeline(createReadStream(file), archive as unknown as NodeJS.WritableStream);
   fed.catch(() => undefined);
   try {
-    for await (const entry of archive as AsyncIterable<AsyncIterable<Buffer> & { header: { name: string; size?: number } }>) {
+    for await (const entry of archive as AsyncIterable<
+      AsyncIterable<Buffer> & { header: { name: string; size?: number } }
+    >) {
       const { name, size = 0 } = entry.header;
       if (size > bytesMax) throw new Error(`part ${name} has ${size} bytes`);
       const chunks: Buffer[] = [];

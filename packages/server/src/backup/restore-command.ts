@@ -1,6 +1,7 @@
 /** `releap restore`. */
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { parseArgs } from 'node:util';
 import { openStore, type BlobStore } from '@releap/control/backup';
 import { lockFile, migrate } from '@releap/database';
@@ -132,7 +133,9 @@ async function restoreDatabase(url: string, archive: ArchiveReader, log: Logger)
   const found = await restoredFrom(url, log);
   if (found !== 'nothing') {
     if (found.backup === header.id) return;
-    throw new Error('the database has the rows of a service, and not of this backup: nothing of it was changed');
+    throw new Error(
+      'the database has the rows of a service, and not of this backup: nothing of it was changed',
+    );
   }
   await migrateTo(url, manifest.migrations, log);
   await using load = await DatabaseLoad.begin(url, log);
@@ -156,7 +159,7 @@ async function restoreFiles(config: Config, archive: ArchiveReader): Promise<voi
   for await (const { name, content } of archive.streams()) {
     if (!name.startsWith(prefix)) continue;
     const file = pathOf(name.slice(prefix.length), config);
-    await writeHomeFile(file, Buffer.concat(await Array.fromAsync(content)));
+    await writeHomeFile(file, await buffer(content));
   }
 }
 

@@ -1,5 +1,12 @@
 /** What a restore has brought back, and by name what it has not. */
-import { hostContents, lostContents, missingBlobs, type BlobStore, type HostContent, type LostContent } from '@releap/control/backup';
+import {
+  hostContents,
+  lostContents,
+  missingBlobs,
+  type BlobStore,
+  type HostContent,
+  type LostContent,
+} from '@releap/control/backup';
 import { openDatabase } from '@releap/database';
 import type { Logger } from 'pino';
 import type { Header, Manifest } from './format.ts';
@@ -70,7 +77,9 @@ function settingLines(settings: Readonly<Record<string, string>>): string[] {
   return [
     '',
     'the backup was made with other settings:',
-    ...differing.map(([name, value]) => `  ${name}=${value} (now ${process.env[name] === undefined ? 'absent' : 'another'})`),
+    ...differing.map(
+      ([name, value]) => `  ${name}=${value} (now ${process.env[name] === undefined ? 'absent' : 'another'})`,
+    ),
   ];
 }
 

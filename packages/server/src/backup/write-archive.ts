@@ -1,8 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { createWriteStream } from 'node:fs';
-import { lstat, open, rename, rm } from 'node:fs/promises';
+import { lstat, open, rename, rm, stat } from 'node:fs/promises';
 import path from 'node:path';
-import { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pack, type Pack } from 'tar-stream';
 import { type Header, HEADER_NAME, type Manifest, MANIFEST_NAME, PART_BYTES, Sealer } from './format.ts';
@@ -15,26 +14,30 @@ export interface ArchiveWriter {
 /**
  * Writes a backup. A file gets its name when it is complete and durable; after a failure nothing of it is left.
  * @param target a path, or `-` for standard output
- * @returns the number of bytes
+ * @returns the size of the file
  */
 export async function writeArchive(
   target: string,
   header: Header,
   key: Buffer | undefined,
   write: (archive: ArchiveWriter) => Promise<Manifest>,
-): Promise<number> {
-  if (target === '-') return await packInto(process.stdout, header, key, write);
+): Promise<number | undefined> {
+  if (target === '-') {
+    await packInto(process.stdout, header, key, write);
+    return undefined;
+  }
   const file = path.resolve(target);
   await assertAbsent(file);
   const partial = `${file}.${randomUUID()}.partial`;
   try {
     const stream = createWriteStream(partial, { flags: 'wx', mode: 0o600 });
-    const bytes = await packInto(stream, header, key, write);
+    await packInto(stream, header, key, write);
     await sync(partial);
+    const { size } = await stat(partial);
     await assertAbsent(file);
     await rename(partial, file);
     await sync(path.dirname(file));
-    return bytes;
+    return size;
   } catch (error) {
     await rm(partial, { force: true });
     throw error;
@@ -56,16 +59,9 @@ async function packInto(
   header: Header,
   key: Buffer | undefined,
   write: (archive: ArchiveWriter) => Promise<Manifest>,
-): Promise<number> {
+): Promise<void> {
   const archive = pack();
-  let bytes = 0;
-  const count = async function* (source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-    for await (const chunk of source) {
-      bytes += chunk.length;
-      yield chunk;
-    }
-  };
-  const sent = pipeline(archive as unknown as NodeJS.ReadableStream, count, target as Writable);
+  const sent = pipeline(archive as unknown as NodeJS.ReadableStream, target);
   const written = (async () => {
     const text = Buffer.from(`${JSON.stringify(header, null, 2)}\n`);
     const mtime = new Date(header.created_at);
@@ -101,7 +97,6 @@ async function packInto(
     throw failure.error;
   }
   await Promise.all([written, sent]);
-  return bytes;
 }
 
 /** Resolves when there is space for the next one. */

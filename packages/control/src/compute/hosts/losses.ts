@@ -32,7 +32,8 @@ export async function missingBlobs(
 }
 
 export interface LostContent {
-  kind: 'image' | 'snapshot' | 'volume' | 'build context' | string;
+  /** `image`, `snapshot`, `volume`, `build context`, or another kind of artifact. */
+  kind: string;
   name: string;
   project: string;
   /** Hosts that have it too: when they are back, it can be stored again. */
