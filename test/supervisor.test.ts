@@ -138,11 +138,22 @@ describe('the all-in-one service', { skip: root ? false : 'needs root' }, () => 
         const { api_key: key } = service.bootstrap;
         await service.kill();
         // Straight away: the parts may still be ending.
-        await service.boot();
+        await service.boot({ RELEAP_KEEP_SANDBOXES: '1' });
         assert.equal(service.bootstrap.api_key, key);
         assert.deepEqual(Object.keys(await partPids(service.home)).sort(), PARTS);
       },
     );
+
+    await t.test('leaves sandboxes to the next start at SIGTERM, with RELEAP_KEEP_SANDBOXES', async () => {
+      const { id } = await service.create();
+      const pid = await service.vmm(id);
+      assert.equal(await service.stop(), 0, service.lastWords);
+      assert.deepEqual(await partPids(service.home), {});
+      assert.ok(process.kill(pid, 0), 'its VMM runs');
+      await service.boot();
+      assert.equal((await service.exec(id, 'echo still here')).result, 'still here\n');
+      assert.equal(await service.vmm(id), pid);
+    });
 
     await t.test('stops cleanly on SIGTERM', async () => {
       assert.equal(await service.stop(), 0, service.lastWords);

@@ -130,7 +130,8 @@ async function checkGo(
   signal: AbortSignal,
 ): Promise<Check> {
   const base = { id: 'go', title: 'Go' };
-  const built = existsSync(join(root, 'build/guest/agent'));
+  // It contains the guest agent.
+  const built = existsSync(join(root, 'build/initramfs.cpio.gz'));
   const path =
     findTool('go', env) ?? (existsSync('/usr/local/go/bin/go') ? '/usr/local/go/bin/go' : undefined);
   if (path) {

@@ -56,6 +56,7 @@ export interface Config {
   classes: Partial<Record<ClassKind, string>>;
   diskLimit: { mibPerSecond?: number; iops?: number };
   guestKernel?: string;
+  keepSandboxes: boolean;
   warmPool: { size: number; memoryMib?: number };
   builds: {
     parallel: number;
@@ -233,6 +234,7 @@ export function loadConfig(env: Readonly<Record<string, string | undefined>>): C
     }),
     guestKernel: get('RELEAP_GUEST_KERNEL'),
     egressCaFile: get('RELEAP_EGRESS_CA_FILE'),
+    keepSandboxes: get('RELEAP_KEEP_SANDBOXES') === 1,
     warmPool: {
       size: get('RELEAP_WARM_POOL'),
       ...compact({ memoryMib: get('RELEAP_WARM_POOL_MEMORY_MIB') }),

@@ -168,17 +168,22 @@ export async function runAll(config: Config): Promise<number> {
     sendToParent({ type: 'started', facts: {} });
     await signals.first;
   }
-  logs.say('\nstopping: sandboxes end, state stays (Ctrl-C again to stop at once)');
+  const keep = config.keepSandboxes && signals.isTermination();
+  logs.say(
+    keep
+      ? '\nstopping: sandboxes continue, and the next start takes them over'
+      : '\nstopping: sandboxes end, state stays (Ctrl-C again to stop at once)',
+  );
   signals.onSecond(() => {
     log.warn('stopped at once; the next start cleans up the rest');
     for (const one of all) one.kill();
   });
   // Ingress first; then sandboxes, while control can still record their end; the database last.
   const orderly = await Promise.all([
-    parts.gateway.stop(DEADLINES_MS.gateway),
-    parts.runner.stop(DEADLINES_MS.runner),
+    parts.gateway.stop(DEADLINES_MS.gateway, keep),
+    parts.runner.stop(DEADLINES_MS.runner, keep),
   ]);
-  orderly.push(await parts.control.stop(DEADLINES_MS.control));
+  orderly.push(await parts.control.stop(DEADLINES_MS.control, keep));
   return orderly.every(Boolean) ? 0 : 1;
 }
 
@@ -263,6 +268,8 @@ interface Signals {
   first: Promise<undefined>;
   /** Aborted at the same time. */
   aborted: AbortSignal;
+  /** Whether that was SIGTERM. */
+  isTermination(): boolean;
   /** Called at a later signal that is not from the same key press. */
   onSecond(action: () => void): void;
   close(): void;
@@ -272,10 +279,12 @@ function listenForSignals(): Signals {
   const controller = new AbortController();
   const first = Promise.withResolvers<undefined>();
   let at = 0;
+  let isTermination = false;
   let second: () => void = () => undefined;
-  const onStopRequest = (): void => {
+  const onStopRequest = (name?: NodeJS.Signals): void => {
     if (at === 0) {
       at = performance.now();
+      isTermination = name === 'SIGTERM';
       controller.abort();
       first.resolve(undefined);
     } else if (performance.now() - at > SAME_PRESS_MS) second();
@@ -288,6 +297,7 @@ function listenForSignals(): Signals {
   return {
     first: first.promise,
     aborted: controller.signal,
+    isTermination: () => isTermination,
     onSecond: (action) => {
       second = action;
     },

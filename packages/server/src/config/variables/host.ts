@@ -110,6 +110,13 @@ export const THIS_MACHINE = {
       'Processor that guests see under KVM: `host`, or a model of QEMU with its version, such as `Cascadelake-Server-v5` or `EPYC-Milan-v2`. With `host`, memory of paused sandboxes and full snapshots can be resumed only with the same processor, microcode and kernel; with a named model on every host that has the same setting, vendor and size of physical addresses. A host that lacks a feature of the model does not start, and names it. Emulated guests have one processor everywhere.',
     group: 'This machine',
   }),
+  RELEAP_KEEP_SANDBOXES: variable({
+    schema: Type.Integer({ minimum: 0, maximum: 1 }),
+    default: 0,
+    description:
+      '1: at SIGTERM the all-in-one service leaves its sandboxes running, and the next start takes them over, as `releap runner` does at any signal. 0, and at Ctrl-C: they end with it.',
+    group: 'This machine',
+  }),
   RELEAP_WARM_POOL: variable({
     schema: Type.Integer({ minimum: 0, maximum: 256 }),
     default: 2,
