@@ -7,6 +7,7 @@ import {
   USAGE_HISTORY_CAPABILITY,
 } from '@releap/contract';
 import {
+  MOVES_CAPABILITY,
   OBJECT_STORES_CAPABILITY,
   REVERSE_CAPABILITY,
   VOLUMES_CAPABILITY,
@@ -286,6 +287,11 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
     images,
     snapshots: machines.snapshots,
     snapshotReconciler: snapshots,
+    async capture(vmId, snapshotId) {
+      const sandbox = reconciler.get(vmId);
+      if (sandbox === undefined) throw new Error('the sandbox is not on this machine');
+      await sandbox.captureResting(snapshotId);
+    },
     report,
     log: log.child({ part: 'artifact' }),
   });
@@ -401,6 +407,7 @@ export async function startRunner(options: RunnerOptions): Promise<Runner> {
       facts,
       capabilities: [
         ...(reverse === undefined ? [] : [REVERSE_CAPABILITY]),
+        MOVES_CAPABILITY,
         ...(volumeProbe.works ? [VOLUMES_CAPABILITY] : []),
         ...(storeProgram.isMade ? [OBJECT_STORES_CAPABILITY] : []),
         ...(options.builds.parallel > 0 ? [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY] : []),

@@ -82,6 +82,7 @@ async function host(): Promise<Host> {
     images,
     snapshots,
     snapshotReconciler: { named: () => undefined, isAssigned: () => false },
+    capture: () => Promise.reject(new Error('no sandbox is here')),
     report: (report) => runner?.report(report),
     log: quiet,
   });

@@ -30,7 +30,7 @@ const FACTS: Domain<Facts> = {
   memoryConsumed: BOTH,
   hasManifest: BOTH,
   hasRun: BOTH,
-  origin: ['none', 'fork', 'snapshot'],
+  origin: ['none', 'fork', 'snapshot', 'move'],
   hostRestarted: BOTH,
   canPause: BOTH,
 };

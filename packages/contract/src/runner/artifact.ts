@@ -1,5 +1,5 @@
 /**
- * The kind `artifact`: an image or a disk snapshot on one host, and its copy in the deployment's store. The id is that of
+ * The kind `artifact`: an image, a snapshot or a sandbox that does not run on one host, and its copy in the deployment's store. The id is that of
  * the location: one artifact on one host. Content is transferred by HTTP (`wire/internal/artifacts.ts`).
  */
 import { Type, type Static } from 'typebox';
@@ -10,9 +10,12 @@ import { text, Uuid } from '../wire/platform/fields.ts';
 export const ArtifactSpec = Type.Object({
   /** Of a snapshot: the snapshot's id. */
   artifact_id: Uuid,
-  type: Type.Enum(['image', 'snapshot'] as const),
+  /** `sandbox`: captured when it is to be stored, and a snapshot from then on. Only sent to runners with the capability `sandbox-moves`. */
+  type: Type.Enum(['image', 'snapshot', 'sandbox'] as const),
   /** Of an image. */
   digest: Type.Optional(text(512)),
+  /** The sandbox that is captured. */
+  vm_id: Type.Optional(Uuid),
 });
 export type ArtifactSpec = Static<typeof ArtifactSpec>;
 

@@ -12,6 +12,9 @@ import { VolumeMount } from './volume.ts';
 /** The capability of runners that mount object stores in sandboxes. */
 export const OBJECT_STORES_CAPABILITY = 'object-stores';
 
+/** The capability of runners whose sandboxes can be moved to other hosts, and that take those of others. */
+export const MOVES_CAPABILITY = 'sandbox-moves';
+
 /** Desired states of a sandbox on its runner. */
 export const DesiredState = Type.Enum(['running', 'stopped', 'paused', 'deleted'] as const);
 export type DesiredState = Static<typeof DesiredState>;
@@ -28,6 +31,11 @@ export const Origin = Type.Union([
     type: Type.Literal('snapshot'),
     snapshot_id: Uuid,
     kind: Type.Enum(['disk', 'full'] as const),
+    /**
+     * It is the sandbox itself, which is moved from another host: it is copied also if it is to be stopped. Only sent to runners with the
+     * capability `sandbox-moves`.
+     */
+    moved: Type.Optional(Type.Boolean()),
   }),
 ]);
 export type Origin = Static<typeof Origin>;

@@ -20,6 +20,8 @@ export interface ArtifactReconcilerOptions {
   snapshots: SnapshotFolders;
   /** Moves snapshots into the quarantine that control does not name. */
   snapshotReconciler: Pick<SnapshotReconciler, 'named' | 'isAssigned'>;
+  /** Captures a sandbox that does not run as a snapshot with this id. @throws when it runs, or is not here */
+  capture: (vmId: string, snapshotId: string) => Promise<void>;
   report: (report: ArtifactReport) => void;
   log: Logger;
 }
@@ -61,7 +63,7 @@ export class ArtifactReconciler implements KindHandler<'artifact'> {
     const { id, generation, desired, spec } = assignment;
     const known = this.#locations.get(id);
     if (known !== undefined && generation < known.assignment.generation) return;
-    if (spec.type === 'snapshot' && desired !== 'deleted')
+    if (spec.type !== 'image' && desired !== 'deleted')
       this.#options.snapshotReconciler.named(spec.artifact_id);
     if (known?.assignment.generation === generation) {
       if (known.report !== undefined) this.#options.report(known.report);
@@ -129,7 +131,7 @@ export class ArtifactReconciler implements KindHandler<'artifact'> {
   async #ensure(location: Location, signal: AbortSignal): Promise<void> {
     const { fetcher, images } = this.#options;
     const { spec } = location.assignment;
-    if (spec.type === 'snapshot') return await fetcher.ensureSnapshot(spec.artifact_id, signal);
+    if (spec.type !== 'image') return await fetcher.ensureSnapshot(spec.artifact_id, signal);
     const digest = digestOf(location.assignment);
     location.lease ??= images.lease(digest);
     await fetcher.ensureImage(digest, signal);
@@ -146,8 +148,17 @@ export class ArtifactReconciler implements KindHandler<'artifact'> {
     const isShared = others.some(([, { assignment }]) => assignment.spec.digest === spec.digest);
     if (spec.digest !== undefined && !isShared) await images.unpin(spec.digest);
     // The host that took a snapshot is told to remove it as a snapshot.
-    if (spec.type === 'snapshot' && !snapshotReconciler.isAssigned(spec.artifact_id))
+    if (spec.type !== 'image' && !snapshotReconciler.isAssigned(spec.artifact_id))
       await snapshots.remove(spec.artifact_id);
+  }
+
+  /** Once: an upload that is repeated uploads the same. */
+  async #captureSandbox({ assignment: { spec } }: Location): Promise<void> {
+    const { snapshots, capture } = this.#options;
+    if (spec.vm_id === undefined) throw new Error('the assignment of a sandbox names no sandbox');
+    if ((await snapshots.load(spec.artifact_id)) !== undefined) return;
+    await capture(spec.vm_id, spec.artifact_id);
+    failpoint('move:captured');
   }
 
   async #upload(location: Location, signal: AbortSignal): Promise<ArtifactPart[]> {
@@ -156,8 +167,9 @@ export class ArtifactReconciler implements KindHandler<'artifact'> {
     const startedAt = performance.now();
     const staging = `${snapshots.path(spec.artifact_id)}.upload`;
     try {
+      if (spec.type === 'sandbox') await this.#captureSandbox(location);
       const parts =
-        spec.type === 'snapshot'
+        spec.type !== 'image'
           ? await snapshotParts(snapshots, spec.artifact_id, staging, signal)
           : await imageParts(images, digestOf(location.assignment), signal);
       failpoint('artifact:described');

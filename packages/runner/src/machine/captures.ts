@@ -31,7 +31,7 @@ import { isAlive } from '../vmm/process-identity.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { PreparedMemory, SharedForkMemory, TakeVmm } from './fork-memory-cache.ts';
 import { shareSuspendImage } from './share-suspend-image.ts';
-import { SuspendImage } from './suspend-image.ts';
+import { MemoryBlockedError, NotResumableError, SuspendImage, type Suspension } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
 import type { Checkpoint, GuestHold, SourceOptions } from './checkpoint.ts';
@@ -226,6 +226,64 @@ export class Captures {
       await snapshots.abandon(id).catch(() => undefined);
       throw explainFullDisk(error, folder, 'the snapshot');
     }
+  }
+
+  /**
+   * Captures a sandbox that does not run as a snapshot, with its memory if it is paused. Its disk gets a new top layer, as the captured ones
+   * must not change any more.
+   */
+  async snapshotResting(id: string, vmId: string, image: CapturedImage): Promise<void> {
+    const { folders, snapshots, localCopies } = this.#options;
+    const keep = folders.keep(vmId);
+    const chain = await readChain(keep);
+    if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
+    const memory = await this.#restingMemory(keep);
+    const folder = await snapshots.begin(id);
+    try {
+      await growChain(chain, true);
+      await saveChain(await shareChain(chain, folder), true);
+      if (memory !== undefined) {
+        await shareSuspendImage(keep, folder);
+        await rm(heldImagePath(folder), { force: true });
+      }
+      await linkOrCopy(await localCopies.localPath(image.path), heldImagePath(folder));
+      await snapshots.complete(id, {
+        kind: memory === undefined ? 'disk' : 'full',
+        vmId,
+        manifest: image.digest,
+        image: image.config,
+        noChanges: false,
+        diskBytes: await topBytes(chain),
+        scratchBytes: chain.bytes,
+        ...(memory && {
+          memory: {
+            shape: memory.shape,
+            vmm: memory.vmm,
+            hostCpu: memory.hostCpu,
+            accelerator: memory.accelerator,
+            ...(await describeMemory(folder, this.#options.platform.driver)),
+          },
+        }),
+      });
+    } catch (error) {
+      await snapshots.abandon(id).catch(() => undefined);
+      throw explainFullDisk(error, folder, 'the sandbox');
+    }
+  }
+
+  /** The suspend image of a sandbox; undefined when there is none, or none that any host could resume. */
+  async #restingMemory(keep: string): Promise<Suspension | undefined> {
+    const image = new SuspendImage(keep);
+    const suspension = await image.read();
+    if (suspension === undefined) return undefined;
+    try {
+      await image.check(this.#options.platform);
+    } catch (error) {
+      if (error instanceof NotResumableError) return undefined;
+      // Another host may be able to resume what this one cannot.
+      if (!(error instanceof MemoryBlockedError)) throw error;
+    }
+    return suspension;
   }
 
   /**

@@ -27,6 +27,11 @@ export interface Assignment {
   spec: SandboxSpec;
 }
 
+/** It is copied from another host, whose sandbox it was. */
+export function isMove(origin: SandboxSpec['origin']): boolean {
+  return origin?.type === 'snapshot' && origin.moved === true;
+}
+
 /** Observed state of a sandbox. */
 export interface Observation extends SandboxDetail {
   vm_id: string;

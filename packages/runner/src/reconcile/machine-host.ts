@@ -216,9 +216,18 @@ export class MachineHost implements SandboxHost {
     if (origin.type === 'fork') {
       await captures.forkPaused(origin.vm_id, vmId);
     } else {
-      await captures.restore(origin.snapshot_id, vmId);
+      const { snapshot_id: id, moved = false } = origin;
+      if (moved) await this.#roots.placeOf(id);
+      await captures.restore(id, vmId);
+      // The copy on its former host is removed once this one is reported.
+      if (moved) return await this.#options.machines.persistent.makeMemoryDurable(vmId);
     }
     this.makeMemoryDurable(vmId);
+  }
+
+  async captureResting(vmId: string, snapshotId: string, manifest: string): Promise<void> {
+    using image = await this.#roots.find(manifest);
+    await this.#options.machines.captures.snapshotResting(snapshotId, vmId, image);
   }
 
   async startForkChild(

@@ -1,5 +1,8 @@
+import { stat, writeFile } from 'node:fs/promises';
 import type { Origin, RootSource } from '@releap/contract';
 import type { Assignment } from './assignment.ts';
+import { linkOrCopy } from '../disk/disk-chain.ts';
+import type { StoredImage } from '../image/image-folder.ts';
 import type { ImageLease, ImageStore, RootImage } from '../image/image-store.ts';
 import { heldImagePath } from '../machine/index.ts';
 import type { Machines } from '../machine/index.ts';
@@ -76,6 +79,32 @@ export class RootImages {
   /** Digest of the image that a snapshot's disk is based on. @throws when the snapshot is not on this host */
   async manifestOf(snapshotId: string): Promise<string> {
     return (await this.#machines.snapshots.open(snapshotId)).facts.manifest;
+  }
+
+  /** Puts the root image of a snapshot into the cache, unless it is there: a sandbox that was moved may boot from it. */
+  async placeOf(snapshotId: string): Promise<void> {
+    const { folder, facts } = await this.#machines.snapshots.open(snapshotId);
+    const { manifest: digest, image: config } = facts;
+    if ((await this.#images.find(digest)) !== undefined) return;
+    const held = heldImagePath(folder);
+    const { size: sizeBytes } = await stat(held);
+    // Those who ask for it by name ask its registry.
+    const stored: StoredImage = {
+      version: 1,
+      digest,
+      sizeBytes,
+      layerCount: 0,
+      config,
+      origin: { repository: '', anonymous: false },
+    };
+    await this.#images.place(
+      digest,
+      {
+        root: (path) => linkOrCopy(held, path),
+        config: (path) => writeFile(path, JSON.stringify(stored)),
+      },
+      {},
+    );
   }
 
   /** The root image of an existing disk: the one that is held, or the same pulled again. */

@@ -135,6 +135,8 @@ export interface SandboxHost {
    * Copies the origin of a persistent sandbox, which is then stopped or paused. The source of a fork must be paused.
    */
   initFromOrigin(vmId: string, origin: Origin): Promise<void>;
+  /** Captures a persistent sandbox that does not run as a snapshot. @param manifest digest of its root image */
+  captureResting(vmId: string, snapshotId: string, manifest: string): Promise<void>;
   /**
    * Ensures that a snapshot is on this host.
    * @param onFetch called before it is fetched from the store, which may take minutes

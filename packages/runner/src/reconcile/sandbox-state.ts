@@ -1,6 +1,6 @@
 import type { ObservedStatus } from '@releap/contract';
 import type { Logger } from 'pino';
-import type { Assignment, Observation } from './assignment.ts';
+import { isMove, type Assignment, type Observation } from './assignment.ts';
 import { bootId } from '../vmm/process-identity.ts';
 import type { SandboxHistory } from './sandbox-host.ts';
 import type { RecordStore, SandboxRecord } from './sandbox-record.ts';
@@ -83,7 +83,11 @@ export class SandboxState {
     const record = { assignment, observation: this.#observation, ...this.past, bootId: bootId() };
     try {
       await this.#records.save(record);
-      if (LASTING.has(status)) this.#makeDurable();
+      if (LASTING.has(status)) {
+        const durable = this.#makeDurable();
+        // Its former host removes its copy after this report.
+        if (isMove(this.served.spec.origin)) await durable;
+      }
     } catch (error) {
       if (status === 'building' || status === 'booting') throw error;
       this.#log.error({ err: error, status }, 'the record of the sandbox could not be written');
@@ -91,9 +95,9 @@ export class SandboxState {
     if (tell) this.#report(this.#observation);
   }
 
-  /** In the background: a report does not wait for the disk. */
-  #makeDurable(): void {
-    this.#records.makeDurable(this.vmId).catch((error: unknown) => {
+  /** In the background for most: a report does not wait for the disk. */
+  async #makeDurable(): Promise<void> {
+    await this.#records.makeDurable(this.vmId).catch((error: unknown) => {
       this.#log.warn({ err: error }, 'the record of the sandbox could not be fsynced');
     });
   }

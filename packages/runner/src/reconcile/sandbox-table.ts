@@ -28,7 +28,7 @@ export interface Facts {
   /** It has run on this machine. */
   hasRun: boolean;
   /** Origin of the copy, until control knows that it has a disk of its own. */
-  origin: 'none' | 'fork' | 'snapshot';
+  origin: 'none' | 'fork' | 'snapshot' | 'move';
   hostRestarted: boolean;
   canPause: boolean;
 }
@@ -101,7 +101,13 @@ export const RECOVERY: readonly Row<Facts, RecoveryStep>[] = [
     why: "the memory of its source went with the previous runner's copy",
   },
   {
-    when: { persistent: true, status: 'booting', origin: 'snapshot', hasManifest: false, hasRun: false },
+    when: {
+      persistent: true,
+      status: 'booting',
+      origin: ['snapshot', 'move'],
+      hasManifest: false,
+      hasRun: false,
+    },
     to: 'start-over',
     why: 'how much of the snapshot was copied is unknown',
   },
@@ -149,6 +155,11 @@ export const CONVERGENCE: readonly Row<Facts, ConvergeStep>[] = [
     },
     to: 'copy-origin',
     why: 'it has nothing of its own yet; the fork of a running sandbox has a live VM afterwards',
+  },
+  {
+    when: { vm: 'none', persistent: true, origin: 'move', hasManifest: false, disk: false },
+    to: 'copy-origin',
+    why: 'it is on its way from another host, which removes its own copy only when this one was reported',
   },
   { when: { desired: 'running', startFrom: 'memory' }, to: 'resume', why: 'the VM consumes the image' },
   { when: { desired: 'running' }, to: 'boot', why: 'a suspend image is discarded first' },

@@ -7,6 +7,7 @@ import { DEADLINES_MS } from '../vmm/tuning.ts';
 import type { Lease } from './step-queue.ts';
 import type { Exit, LiveSandbox, SandboxEvents, SandboxHost } from './sandbox-host.ts';
 import { messageOf, NOTHING_BESIDE_VM, SandboxOutcome } from './sandbox-outcome.ts';
+import { isMove } from './assignment.ts';
 import type { SandboxState } from './sandbox-state.ts';
 import { CONVERGENCE, DISK_GONE, LAST_STEPS, match, RECOVERY } from './sandbox-table.ts';
 import type { ConvergeStep, Facts, RecoveryStep } from './sandbox-table.ts';
@@ -152,7 +153,7 @@ export class SandboxWork {
       memoryConsumed: local.resumed,
       hasManifest: past.manifest !== undefined,
       hasRun: past.ports !== undefined,
-      origin: origin?.type ?? 'none',
+      origin: isMove(origin) ? 'move' : (origin?.type ?? 'none'),
       // The VM's own record may be lost after a power failure.
       hostRestarted: local.hostRestarted || hostRestarted,
       canPause: docker_data_mib === undefined && volumes === undefined,

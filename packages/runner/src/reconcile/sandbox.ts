@@ -199,6 +199,21 @@ export class Sandbox {
     });
   }
 
+  /** Captures it as a snapshot while it is stopped or paused. Other steps wait. @throws when it is neither */
+  async captureResting(id: string): Promise<void> {
+    await this.#steps.runExclusive(async () => {
+      const { observation, past, served } = this.#state;
+      const { status } = observation;
+      const manifest = past.manifest ?? served.spec.disk_manifest;
+      if (this.live !== undefined || (status !== 'stopped' && status !== 'paused') || manifest === undefined)
+        throw new Error(`the sandbox is ${status}, and must be stopped or paused`);
+      await this.#deps.operations.run(
+        'snapshot',
+        async () => await this.#deps.host.captureResting(this.vmId, id, manifest),
+      );
+    });
+  }
+
   /**
    * Sets the guest's clock, between two steps: a step may have frozen the guest. Repeats it until it has succeeded: a step
    * interrupts it, and a guest that has just been blocked may answer late.

@@ -235,6 +235,10 @@ export class ModelHost implements SandboxHost {
     await this.#life.point('init-from-origin: memory');
   }
 
+  async captureResting(): Promise<void> {
+    await this.#life.point('capture-resting');
+  }
+
   async fetchSnapshot(): Promise<void> {
     await this.#life.point('fetch');
   }

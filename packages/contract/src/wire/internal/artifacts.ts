@@ -36,7 +36,7 @@ export const ARTIFACT_PATH = '/internal/artifacts/:ref';
 export const ArtifactParams = Type.Object({ ref: Type.Union([Uuid, BlobDigest]) });
 export const ArtifactRecord = Type.Object({
   id: Uuid,
-  type: Type.Enum(['image', 'snapshot'] as const),
+  type: Type.Enum(['image', 'snapshot', 'sandbox'] as const),
   parts: Type.Array(ArtifactPart),
 });
 export type ArtifactRecord = Static<typeof ArtifactRecord>;
