@@ -17,6 +17,7 @@ import {
   SNAPSHOT_TRANSITIONS,
   type SnapshotTransition,
 } from '../src/compute/snapshots/transitions.ts';
+import { MOVE_MACHINE } from '../src/compute/moves/transitions.ts';
 import { INVOCATION_MACHINE } from '../src/functions/invocations/transitions.ts';
 import { VERSION_MACHINE } from '../src/functions/versions/version-states.ts';
 import { JOB_MACHINE } from '../src/platform/lifecycle/jobs.ts';
@@ -39,6 +40,7 @@ const OTHERS: readonly [title: string, begin: string, machine: AnyMachine][] = [
   ],
   ['Hosts', '`online`', RUNNER_MACHINE],
   ['Copies of artifacts', '`pending`, or `present` on the host that made it', LOCATION_MACHINE],
+  ['Moves of sandboxes between hosts', '`waiting`', MOVE_MACHINE],
 ];
 
 /** Every table with a status. */
@@ -66,6 +68,8 @@ const WHEN: Record<ConditionName, string> = {
   keptForFork: 'its host keeps it for a fork',
   forkPending: 'a fork of it is pending',
   noForkPending: 'no fork of it is pending',
+  moving: 'it is being moved',
+  notMoving: 'it is not being moved',
   resumes: 'it is being resumed',
   restarts: 'it boots its existing disk',
   firstStart: 'it has never run',
@@ -82,6 +86,9 @@ const EFFECTS: Record<Effect, string> = {
   'use-memory': 'it resumes from the saved memory',
   'fork-taken': 'no fork of it is pending any more',
   evicted: '`spot_evicted_at` is set',
+  move: 'it is being moved',
+  'end-move': 'it is not being moved any more',
+  relocate: 'its host is the other one',
 };
 
 const WANTS: Record<NonNullable<Transition['wants']>, string> = {
@@ -130,8 +137,9 @@ function head(): string[] {
     '- **Saved memory is used once.** As soon as the guest runs, its disk changes and the saved memory is invalid.',
     '- **Memory that a host cannot resume as it is now is kept**: after a change of its accelerator, processor or VMM, a',
     '  resume is refused with 409 and the reason, also in `error`, until that has changed back. `start` discards the memory.',
-    '- **A stopped or paused sandbox stays on its host**, which has its disk, without cores and memory. A start or resume',
-    '  allocates them in the same transaction, or is refused with 409: there is no queue.',
+    '- **A stopped or paused sandbox stays on its host**, which has its disk, without cores and memory, unless the operator drains the host',
+    '  with `--move` ([below](#spot-sandboxes-and-hosts-that-are-drained)). A start or resume allocates them in the same transaction, or is',
+    '  refused with 409: there is no queue.',
     '- **A host without a heartbeat** for 60 s is lost. Sandboxes that are starting or running there become `lost`;',
     '  persistent ones return with the host, in their desired state. `stopped` and `paused` sandboxes keep their status, and',
     '  cannot be started until the host returns. An operator can forget a host that does not return (`rlp host forget`):',
@@ -333,6 +341,11 @@ function draining(): string[] {
     'A host that is being drained accepts nothing new: no sandbox, start, resume or fork. Its spot sandboxes are evicted, its',
     'persistent ones paused, or stopped if their memory cannot be saved; ephemeral ones run until they end, or are deleted if',
     'the drain is forced. Sandboxes that start to run there later are treated alike, until the drain is cancelled.',
+    '',
+    'A drain with `--move` also moves persistent sandboxes to other hosts of the region ([hosts](hosts.md#empty-a-host)): those that do not run,',
+    'and those that it has paused or stopped, which run again there. Status, id and endpoints stay. While a sandbox is being moved, a start,',
+    'resume or fork is refused with 409 (`concurrent_change`, `Retry-After`), and a delete ends the move. The row names the old host until the new',
+    'one has reported a complete copy, and the new one from then on; what the other has is removed. A move that fails leaves the sandbox as it was.',
     '',
   ];
 }

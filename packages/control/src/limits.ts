@@ -1,4 +1,5 @@
 /** The control plane's settings, with their defaults. */
+import { MOVE_DEADLINES, type MoveDeadlines } from './compute/moves/deadlines.ts';
 import { HEARTBEAT_MS, RUNNER_LOST_AFTER_MS } from '@releap/contract';
 import { DEFAULT_QUOTAS, type Quotas } from './tenancy/quotas/quotas.ts';
 import { TEARDOWN_GRACE_MS } from './platform/teardown/teardown.ts';
@@ -41,6 +42,7 @@ export interface ControlLimits extends SchedulingLimits, BuildLimits, InstanceLi
   functionListenMs: number;
   /** How long a new server deletes no sandbox whose lease has expired, in milliseconds. */
   leaseGraceMs: number;
+  moves: MoveDeadlines;
   /** Period of the sweeper, in milliseconds. */
   sweepMs: number;
 }
@@ -78,5 +80,6 @@ export const CONTROL_LIMITS: ControlLimits = {
   // An emulated guest starts a large framework slowly.
   functionListenMs: 120_000,
   leaseGraceMs: 60_000,
+  moves: MOVE_DEADLINES,
   sweepMs: 1_000,
 };

@@ -44,6 +44,8 @@ import { endConnection } from './fleet/runners/operator-marks.ts';
 import { DEPLOYMENT } from './fleet/runners/queries.ts';
 import { createHostClient, type HostClient } from './fleet/runners/host-client.ts';
 import { createRegistry, type RunnerRegistry } from './fleet/runners/registry.ts';
+import { moveMetrics } from './compute/moves/metrics.ts';
+import { createMoves, type Moves } from './compute/moves/moves.ts';
 import { createLifecycle, type Lifecycle } from './compute/sandboxes/lifecycle.ts';
 import { createRecordReader, type ReadRecord } from './compute/sandboxes/queries.ts';
 import { traceTransition } from './compute/sandboxes/trace.ts';
@@ -101,6 +103,8 @@ export interface ControlServices {
   readonly lifecycle: Lifecycle;
   readonly snapshots: Snapshots;
   readonly scheduler: Scheduler;
+  /** Moves of sandboxes between hosts. */
+  readonly moves: Moves;
   readonly billing: Billing;
   /** Memory of functions that are ready. */
   readonly functionTemplates: FunctionTemplates;
@@ -277,6 +281,24 @@ export async function createServices(
   });
   cleanup.use(cluster);
 
+  const moves = createMoves({
+    database,
+    lifecycle,
+    artifacts,
+    onSandboxes(rows) {
+      runners.changed('sandbox', rows);
+      cluster.publish(rows.map((row) => [row.id, row.runner_id, row.generation, 'sandbox']));
+    },
+    onVolumes: (rows) => events.emit('volumes-changed', rows),
+    onCapacityReleased: () => events.emit('capacity-released'),
+    onPaused: moveMetrics(metrics),
+    limits,
+    log,
+  });
+  cleanup.defer(() => moves.close());
+  events.on('sandboxes-changed', () => moves.changed());
+  events.on('artifacts-changed', () => moves.changed());
+
   const functionTemplates = createFunctionTemplates({ changes, database, limits, log, snapshots });
   const instances = createFunctionInstances({
     templates: functionTemplates,
@@ -327,6 +349,7 @@ export async function createServices(
     lifecycle,
     snapshots,
     scheduler,
+    moves,
     billing,
     functionTemplates,
     instances,

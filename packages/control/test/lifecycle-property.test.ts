@@ -116,6 +116,7 @@ class Life {
       memory_blocked: null,
       start_from: 'disk',
       pending_fork: null,
+      move_id: null,
       generation: 1,
       assigned_to_runner: false,
     };

@@ -156,7 +156,11 @@ it('holds the row of its host while PostgreSQL works, and not while its server d
 it('sees a drain, and a drain sees it', async () => {
   const { runnerId, ids, place: put } = await hostWith(2);
   const [first = '', second = ''] = ids;
-  const drain = (): Promise<unknown> => beginDrain({ database, lifecycle }, runnerId, true);
+  const drain = (): Promise<unknown> =>
+    beginDrain({ database, lifecycle, moves: { kick: () => undefined } }, runnerId, {
+      force: true,
+      move: false,
+    });
   // Until its commit, a drain waits for it.
   let drained: Promise<unknown> | undefined;
   await allocate(database, async (client) => {

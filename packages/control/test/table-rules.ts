@@ -49,6 +49,7 @@ export const TABLES: Readonly<Record<string, readonly string[]>> = {
     'volume_uploads',
     'volumes',
   ],
+  'compute/moves': ['sandbox_moves'],
   'compute/sandboxes': ['sandbox_env', 'sandbox_leases', 'sandboxes'],
   'compute/scheduler': ['host_allocations', 'scheduler_reservations'],
   'compute/snapshots': ['snapshot_env', 'snapshots'],

@@ -22,7 +22,7 @@ import {
   type SandboxEvent,
 } from '../src/compute/sandboxes/transitions.ts';
 import { newOrg, newSandbox, REGION, specJson } from './support/billing.ts';
-import { step } from './support/model.ts';
+import { MOVE, step } from './support/model.ts';
 
 const status = fc.constantFrom(...SANDBOX_STATUSES);
 const ENV = '{"A":"1"}';
@@ -39,6 +39,7 @@ const facts: fc.Arbitrary<SandboxFacts> = fc.record({
   memory_blocked: fc.constantFrom(null, 'it is another processor'),
   start_from: fc.constantFrom('disk', 'memory'),
   pending_fork: fc.constantFrom(null, '00000000-0000-4000-8000-000000000003'),
+  move_id: fc.constantFrom(null, MOVE),
 });
 
 describe('the transition table', () => {
@@ -236,6 +237,7 @@ describe('the rows of the specification', () => {
     memory_blocked: null,
     start_from: 'disk',
     pending_fork: null,
+    move_id: null,
   };
   for (const [from, event, given, expected] of SPEC) {
     it(`${from} · ${event} · ${JSON.stringify(given)} → ${expected}`, () => {
@@ -272,6 +274,7 @@ describe('the UPDATE made from the table', () => {
           gpu_host: bits & 128 ? 1 : 0,
           start_from: (bits & 192) === 192 ? 'memory' : 'disk',
           pending_fork: bits % 3 === 0 ? id(3) : null,
+          move_id: bits % 7 === 0 ? MOVE : null,
         });
     const rows = shapes.map((shape, index) => ({
       ...shape,
@@ -285,11 +288,11 @@ describe('the UPDATE made from the table', () => {
     );
     await pool.query(
       `insert into sandboxes (id, job_id, project_id, region, status, desired, persistent, spot, volume_count, docker_data_mib,
-         gpu_host, manifest_name, has_memory, memory_blocked, start_from, mode, cpu, mem_mib, scratch_mib, cpu_arch, spec, access_token_hash, env_bytes, held, pending_fork)
+         gpu_host, manifest_name, has_memory, memory_blocked, start_from, mode, cpu, mem_mib, scratch_mib, cpu_arch, spec, access_token_hash, env_bytes, held, pending_fork, move_id)
        select id, job_id, '${projectId}', '${REGION}', status, desired, persistent, spot, volume_count, docker_data_mib, gpu_host,
-              manifest_name, has_memory, memory_blocked, start_from, 'burstable', 1, 1, 1, 'amd64', $2, decode(repeat('00', 32), 'hex'), ${Buffer.byteLength(ENV)}, true, pending_fork
+              manifest_name, has_memory, memory_blocked, start_from, 'burstable', 1, 1, 1, 'amd64', $2, decode(repeat('00', 32), 'hex'), ${Buffer.byteLength(ENV)}, true, pending_fork, move_id
          from jsonb_to_recordset($1::jsonb) as t(id uuid, job_id uuid, status text, desired text, persistent boolean, spot boolean,
-              volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, memory_blocked text, start_from text, pending_fork uuid)`,
+              volume_count integer, docker_data_mib integer, gpu_host integer, manifest_name text, has_memory boolean, memory_blocked text, start_from text, pending_fork uuid, move_id uuid)`,
       [JSON.stringify(rows), specJson()],
     );
     await pool.query(`insert into sandbox_env (sandbox_id, env) select id, $1 from sandboxes`, [ENV]);
@@ -300,7 +303,7 @@ describe('the UPDATE made from the table', () => {
       await client.query('begin');
       const made = SANDBOX_SQL.statement(
         event,
-        rows.map((row) => ({ id: row.id })),
+        rows.map((row) => ({ id: row.id, begin_move: MOVE })),
         STATE_DEADLINES,
       );
       const moved = made === undefined ? [] : await queryAll<SandboxRow>(client, made.statement, made.values);
@@ -321,6 +324,7 @@ describe('the UPDATE made from the table', () => {
             start_from: after.start_from,
             memory_blocked: after.memory_blocked,
             pending_fork: after.pending_fork,
+            move_id: after.move_id,
             generation: after.generation,
           },
           {
@@ -330,6 +334,7 @@ describe('the UPDATE made from the table', () => {
             start_from: expected.start_from,
             memory_blocked: expected.memory_blocked,
             pending_fork: expected.pending_fork,
+            move_id: expected.move_id,
             generation: row.wants === undefined ? 1 : 2,
           },
           `${event} from ${JSON.stringify(shape)}`,

@@ -83,6 +83,8 @@ export interface SandboxRow {
   forked_from: string | null;
   /** The fork of it that its host has not taken yet. */
   pending_fork: string | null;
+  /** Its move to another host, while that is in progress. */
+  move_id: string | null;
   /** The newest snapshot that its disk descends from. */
   parent_snapshot_id: string | null;
   vm_ip: string | null;
@@ -126,6 +128,7 @@ export const SANDBOX_COLUMNS = everyColumn<SandboxRow>()([
   'start_from',
   'forked_from',
   'pending_fork',
+  'move_id',
   'parent_snapshot_id',
   'vm_ip',
   'host_ip',

@@ -5,6 +5,7 @@ import { EventEmitter, once } from 'node:events';
 import { DOCKER_CAPABILITY, DOCKERFILE_CAPABILITY, RUNNER_LINK_PATH } from '@releap/contract';
 import {
   KIND_NAMES,
+  MOVES_CAPABILITY,
   RUNNER_PROTOCOL,
   OBJECT_STORES_CAPABILITY,
   VOLUMES_CAPABILITY,
@@ -205,7 +206,13 @@ export class ScriptedRunner implements AsyncDisposable {
       region: this.options.region,
       data_url: this.#data.url,
       facts: { ...FACTS, ...this.options.facts },
-      capabilities: [DOCKERFILE_CAPABILITY, DOCKER_CAPABILITY, OBJECT_STORES_CAPABILITY, VOLUMES_CAPABILITY],
+      capabilities: [
+        DOCKERFILE_CAPABILITY,
+        DOCKER_CAPABILITY,
+        MOVES_CAPABILITY,
+        OBJECT_STORES_CAPABILITY,
+        VOLUMES_CAPABILITY,
+      ],
       kinds: [...KIND_NAMES],
       ...this.options.hello,
     });

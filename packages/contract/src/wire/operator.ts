@@ -63,6 +63,7 @@ export const HostRecord = Type.Object({
   draining: Type.Boolean(),
   draining_since: Type.Union([Type.String({ format: 'date-time' }), Type.Null()]),
   force: Type.Boolean({ description: 'The drain deletes ephemeral sandboxes too.' }),
+  move: Type.Boolean({ description: 'The drain moves persistent sandboxes to other hosts of the region.' }),
   last_seen_at: Type.String({ format: 'date-time' }),
   facts: HostFacts,
   classes: HostClasses,
@@ -85,6 +86,10 @@ export const HostRecord = Type.Object({
     }),
   ),
   snapshots: Type.Integer({ description: 'Snapshots that it has or is taking.' }),
+  moving: Type.Integer({
+    description:
+      'Its sandboxes that are being moved to other hosts, and copies of moved ones that it has not removed yet.',
+  }),
   uncommitted_volumes: Type.Integer({
     description: 'Volumes with changes that only this host has. They would be lost with it.',
   }),
@@ -110,8 +115,38 @@ export const HostDrainRequest = Type.Object({
       description: 'Delete ephemeral sandboxes too, instead of waiting for their end.',
     }),
   ),
+  move: Type.Optional(
+    Type.Boolean({
+      description:
+        'Move persistent sandboxes to other hosts of the region. Those that run are paused, or stopped where their memory cannot be saved, ' +
+        'and run again on the other host.',
+    }),
+  ),
 });
 export type HostDrainRequest = Static<typeof HostDrainRequest>;
+
+export const HostMove = Type.Object({
+  vm_id: Type.String(),
+  status: Type.Enum(['waiting', 'storing', 'placing', 'resuming', 'done', 'failed'] as const, {
+    description:
+      '`waiting`: until it does not run, and for a host. `storing`: its host uploads it. `placing`: the other one fetches it. ' +
+      '`resuming`: it is there, and runs again soon. A `failed` one is still on its host, and is moved again while the drain lasts.',
+  }),
+  target: Type.Union([Type.String(), Type.Null()], { description: 'The other host, once it is chosen.' }),
+  resumes: Type.Boolean({ description: 'It ran before the drain.' }),
+  pause_ms: Type.Union([Type.Integer(), Type.Null()], {
+    description: 'For how long it did not run, once it runs again.',
+  }),
+  error: Type.Union([Type.String(), Type.Null()], {
+    description: 'What it waits for, or why it failed, or could not be started again.',
+  }),
+  created_at: Type.String({ format: 'date-time' }),
+  updated_at: Type.String({ format: 'date-time' }),
+});
+export type HostMove = Static<typeof HostMove>;
+
+export const HostMoves = Type.Object({ moves: Type.Array(HostMove) });
+export type HostMoves = Static<typeof HostMoves>;
 
 export const HostDrainResponse = Type.Object({
   host: HostRecord,
@@ -235,6 +270,15 @@ export const operatorOperations = {
     body: HostDrainRequest,
     success: { status: 200, response: { description: 'Begun.', schema: HostDrainResponse } },
     errors: { 400: 'A field is not valid.', 404: unknownHost },
+  },
+  listHostMoves: {
+    ...onHost,
+    method: 'GET',
+    path: '/operator/hosts/:id/moves',
+    summary: 'List the moves of sandboxes from a host to others',
+    description: 'Those in progress, and the newest of those that have ended, the newest first: 500 at most.',
+    success: { status: 200, response: { description: 'The moves.', schema: HostMoves } },
+    errors: { 404: unknownHost },
   },
   undrainHost: {
     ...onHost,
@@ -412,6 +456,8 @@ export const operatorResource = {
     Host: HostRecord,
     HostList,
     HostDrained: HostDrainResponse,
+    HostMove,
+    HostMoves,
     HostEvicted: HostEvictResponse,
     HostForgotten: HostForgetResponse,
     HostJoinPermission,

@@ -1,6 +1,9 @@
 /** The transition table as a model: what one trigger makes of one sandbox, with no SQL. */
 import { decide, type SandboxFacts, type SandboxEvent } from '../../src/compute/sandboxes/transitions.ts';
 
+/** The move that `move` begins. */
+export const MOVE = '00000000-0000-4000-8000-000000000004';
+
 export interface Said {
   manifest_name?: string;
   /** What a runner says of kept memory. */
@@ -31,6 +34,8 @@ export function step<Facts extends SandboxFacts>(
     if (effect === 'memory' || effect === 'forget-memory') next.start_from = 'disk';
     if (effect === 'use-memory') next.start_from = 'memory';
     if (effect === 'fork-taken') next.pending_fork = null;
+    if (effect === 'move') next.move_id = MOVE;
+    if (effect === 'end-move') next.move_id = null;
   }
   if (said.manifest_name !== undefined) next.manifest_name = said.manifest_name;
   return next;

@@ -1,6 +1,7 @@
 /**
  * Draining a host: it accepts no new sandboxes, spot sandboxes are evicted, persistent ones are paused, or stopped if
- * their memory cannot be saved. Ephemeral ones run until they end, unless the drain is forced. The drain is recorded in
+ * their memory cannot be saved. Ephemeral ones run until they end, unless the drain is forced. With `move`, persistent ones are then moved
+ * to other hosts, where those run again that ran before (compute/moves). The drain is recorded in
  * the host's row: a periodic task on any server continues it, also for sandboxes that start to run later.
  */
 import { formatSandboxId, type HostDrainResponse } from '@releap/contract';
@@ -9,6 +10,9 @@ import { markDraining, unmarkDraining } from '../../fleet/runners/operator-marks
 import { lockHosts } from '../scheduler/hosts.ts';
 import { allocate } from '../scheduler/allocate.ts';
 import type { Lifecycle } from '../sandboxes/lifecycle.ts';
+import { BEGIN, BEGIN_RESTING } from '../moves/statements.ts';
+import type { Moves } from '../moves/moves.ts';
+import { retryingDeadlocks } from '../../platform/lifecycle/apply.ts';
 import type { SandboxRow } from '@releap/database';
 import type { SandboxEvent } from '../sandboxes/transitions.ts';
 import { hostNotFound } from './queries.ts';
@@ -16,6 +20,7 @@ import { hostNotFound } from './queries.ts';
 export interface DrainContext {
   database: Database;
   lifecycle: Lifecycle;
+  moves: Pick<Moves, 'kick'>;
 }
 
 export type Drained = HostDrainResponse['moved'];
@@ -25,16 +30,18 @@ export type Drained = HostDrainResponse['moved'];
  * is retried later. A disconnected host is skipped: sandboxes that it cannot report would become lost. Instances of functions end
  * when their gateways give them up, or when the drain is forced. $1 host or null
  */
-const LEAVING = statement<{ id: string; runner_id: string; on: SandboxEvent }>(
+const LEAVING = statement<{ id: string; runner_id: string; moves: boolean; on: SandboxEvent }>(
   'host-leaving',
-  `select s.id, s.runner_id,
-          case when s.spot then 'evict' when s.persistent and s.owner_service is distinct from 'functions' then 'drain'
+  `select s.id, s.runner_id, r.drain_move and s.persistent and s.owner_kind = 'project' as moves,
+          case when s.spot and not (r.drain_move and s.persistent and s.owner_kind = 'project') then 'evict' when s.persistent and s.owner_service is distinct from 'functions' then 'drain'
                else 'drain-force' end as on
      from runners r join sandboxes s on s.runner_id = r.id and s.held
     where r.draining_since is not null and r.status = 'online' and ($1::uuid is null or r.id = $1)
       and (s.status = 'running' or (not s.persistent and s.status in ('assigned', 'building', 'booting')))
       and (s.spot or s.persistent or r.drain_force)
       and (s.owner_service is distinct from 'functions' or r.drain_force)
+      and not (r.drain_move and exists (select 1 from sandbox_moves m
+                                         where m.sandbox_id = s.id and m.status in ('storing', 'placing', 'resuming')))
       and (s.error is null or s.updated_at < now() - interval '30 seconds')
     limit 500`,
 );
@@ -55,17 +62,18 @@ const LEFT = statement<{
  * placed there from now on. Throws 404 for an unknown host.
  */
 export async function beginDrain(
-  { database, lifecycle }: DrainContext,
+  { database, lifecycle, moves }: DrainContext,
   id: string,
-  force: boolean,
+  how: { force: boolean; move: boolean },
 ): Promise<Drained> {
   const moved = await allocate(database, async (client) => {
-    if (!(await markDraining(client, id, force))) throw hostNotFound(id);
+    if (!(await markDraining(client, id, how))) throw hostNotFound(id);
     // Waits for placements in progress, so that the step below sees their sandboxes. Later ones see the drain.
     await lockHosts(client, [id]);
-    return step(client, id, (event, changes) => lifecycle.applyWithin(client, event, changes));
+    return step(client, id, lifecycle);
   });
   lifecycle.announce(moved);
+  moves.kick();
   return byOutcome(moved);
 }
 
@@ -74,19 +82,31 @@ export async function endDrain(database: Database, id: string): Promise<void> {
 }
 
 /** One step of all drains. */
-export async function drain({ database, lifecycle }: DrainContext): Promise<void> {
-  await step(database.pool, null, (event, changes) => lifecycle.apply(event, changes));
+export async function drain({ database, lifecycle, moves }: DrainContext): Promise<void> {
+  const moved = await retryingDeadlocks(() =>
+    database.transaction((client) => step(client, null, lifecycle)),
+  );
+  if (moved.length > 0) lifecycle.announce(moved);
+  if ((await queryAll(database.pool, BEGIN_RESTING)).length > 0) moves.kick();
 }
 
-async function step(on: Queryable, id: string | null, apply: Lifecycle['apply']): Promise<SandboxRow[]> {
+async function step(
+  on: Queryable,
+  id: string | null,
+  { applyWithin }: Pick<Lifecycle, 'applyWithin'>,
+): Promise<SandboxRow[]> {
   const leaving = await queryAll(on, LEAVING, [id]);
   const moved: SandboxRow[] = [];
   for (const event of ['evict', 'drain', 'drain-force'] as const) {
     const changes = leaving
       .filter((row) => row.on === event)
       .map(({ id: vm, runner_id }) => ({ id: vm, runner_id }));
-    moved.push(...(await apply(event, changes)));
+    moved.push(...(await applyWithin(on, event, changes)));
   }
+  const moving = new Set(leaving.filter((row) => row.moves).map((row) => row.id));
+  const paused = moved.filter((row) => moving.has(row.id));
+  if (paused.length > 0)
+    await queryAll(on, BEGIN, [paused.map((row) => row.id), paused.map((row) => row.runner_id)]);
   return moved;
 }
 

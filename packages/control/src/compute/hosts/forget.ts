@@ -33,10 +33,11 @@ const STATE = statement<{ status: string; last_seen_at: Date; forgotten_at: Date
   'select status, last_seen_at, forgotten_at from runners where id = $1',
 );
 const BATCH = 200;
-/** $1 host, $2 rows */
+/** Not those whose content is in the store already: their moves save them, or end. $1 host, $2 rows */
 const SANDBOXES = statement<{ id: string }>(
   'host-forgotten-sandboxes',
-  'select id from sandboxes where held and runner_id = $1 limit $2',
+  `select id from sandboxes s where held and runner_id = $1
+      and not exists (select 1 from artifacts a where a.id = s.move_id and a.stored_at is not null) limit $2`,
 );
 const STORED = `s.status = 'ready' and exists (select 1 from artifacts a where a.id = s.id and a.stored_at is not null)`;
 const SNAPSHOTS = statement<{ id: string }>(

@@ -1,5 +1,13 @@
-import { notFound, quote, type HostRecord, type SandboxStatus } from '@releap/contract';
+import {
+  formatSandboxId,
+  notFound,
+  quote,
+  type HostMove,
+  type HostRecord,
+  type SandboxStatus,
+} from '@releap/contract';
 import { queryAll, queryOne, statement, type Queryable } from '@releap/database';
+import { OF_HOST } from '../moves/statements.ts';
 import type { Overcommit } from '../scheduler/overcommit.ts';
 import { readAllHosts, readHostRow, type HostRow } from '../scheduler/hosts.ts';
 import { allocatable, type Host } from '../scheduler/placement.ts';
@@ -9,6 +17,7 @@ interface Counts {
   sandboxes: Partial<Record<SandboxStatus, number>>;
   snapshots: number;
   volumes: number;
+  moving: number;
 }
 
 /** Counts of sandboxes by host. $1 one host, or null for all */
@@ -16,7 +25,9 @@ const COUNTS = statement<Counts>(
   'hosts-counts',
   `select r.id as runner_id, coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots,
           (select count(*)::integer from volume_copies c
-            where c.runner_id = r.id and c.desired = 'present' and c.dirty_since is not null) as volumes
+            where c.runner_id = r.id and c.desired = 'present' and c.dirty_since is not null) as volumes,
+          (select count(*)::integer from sandbox_moves m
+            where (m.source_id = r.id and m.status in ('waiting', 'storing', 'placing')) or (m.copy_on = r.id and m.status <> 'placing')) as moving
      from runners r
      left join (
        select runner_id, jsonb_object_agg(status, n) as sandboxes
@@ -53,6 +64,7 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
     draining: host.draining,
     draining_since: row.draining_since?.toISOString() ?? null,
     force: row.drain_force,
+    move: row.drain_move,
     last_seen_at: row.last_seen_at.toISOString(),
     facts: host.facts,
     classes: { cpu_type: null, network_class: null, disk_class: null, ...host.classes },
@@ -62,8 +74,23 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
     free_disk_mib: row.free_disk_mib,
     sandboxes: counts?.sandboxes ?? {},
     snapshots: counts?.snapshots ?? 0,
+    moving: counts?.moving ?? 0,
     uncommitted_volumes: counts?.volumes ?? 0,
   };
+}
+
+/** From the host to others. */
+export async function hostMoves(on: Queryable, id: string): Promise<HostMove[]> {
+  return (await queryAll(on, OF_HOST, [id])).map((row) => ({
+    vm_id: formatSandboxId(row.region, row.sandbox_id),
+    status: row.status,
+    target: row.target_id,
+    resumes: row.resumes,
+    pause_ms: row.pause_ms === null ? null : Math.round(row.pause_ms),
+    error: row.error,
+    created_at: row.created_at.toISOString(),
+    updated_at: row.updated_at.toISOString(),
+  }));
 }
 
 export function hostNotFound(id: string): Error {

@@ -17,10 +17,12 @@ import { setClasses } from '../../fleet/runners/operator-marks.ts';
 import { beginDrain, endDrain, remaining } from './drain.ts';
 import { evictAll, evictOne } from './evict.ts';
 import { forgetHost, type ForgetContext } from './forget.ts';
-import { hostNotFound, hostRecord, hostRecords } from './queries.ts';
+import type { Moves } from '../moves/moves.ts';
+import { hostMoves, hostNotFound, hostRecord, hostRecords } from './queries.ts';
 
 export interface HostRoutes extends ForgetContext {
   limits: ForgetContext['limits'] & { overcommit: Overcommit };
+  moves: Moves;
   scheduler: Scheduler;
 }
 
@@ -45,7 +47,7 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
 
   operator.operation(operatorOperations.drainHost, async ({ params, body }) => {
     const id = hostId(params.id);
-    const moved = await beginDrain(context, id, body.force ?? false);
+    const moved = await beginDrain(context, id, { force: body.force ?? false, move: body.move ?? false });
     return {
       host: await hostRecord(database.pool, overcommit, id),
       moved,
@@ -53,9 +55,15 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
     };
   });
 
+  operator.operation(operatorOperations.listHostMoves, async ({ params }) => {
+    const { id } = await hostRecord(database.pool, overcommit, hostId(params.id));
+    return { moves: await hostMoves(database.pool, id) };
+  });
+
   operator.operation(operatorOperations.undrainHost, async ({ params }) => {
     const id = hostId(params.id);
     await endDrain(database, id);
+    context.moves.kick();
     scheduler.capacityReleased();
     return { host: await hostRecord(database.pool, overcommit, id) };
   });

@@ -1,4 +1,4 @@
-import type { RootSource } from '@releap/contract';
+import type { Origin, RootSource } from '@releap/contract';
 import type { SandboxAssignment } from '@releap/contract/runner';
 import type { SandboxRow } from '@releap/database';
 import type { AssignableRow } from './environment.ts';
@@ -16,8 +16,10 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
       name: name ?? '',
       project_id: row.project_id,
       root: pinRoot(row.root, row.manifest_name),
-      // A sandbox that has run has its own disk and is never copied from its origin again.
-      ...(origin === null || row.manifest_name !== null || row.desired === 'deleted' ? {} : { origin }),
+      // A sandbox that has run has its own disk and is never copied from its origin again, but to another host.
+      ...(origin === null || (row.manifest_name !== null && !isMoved(origin)) || row.desired === 'deleted'
+        ? {}
+        : { origin }),
       mode: row.mode,
       cpu: row.cpu,
       vcpus,
@@ -41,6 +43,8 @@ export function toAssignment(row: AssignableRow): SandboxAssignment {
     },
   };
 }
+
+const isMoved = (origin: Origin): boolean => origin.type === 'snapshot' && origin.moved === true;
 
 /** Pins the digest of a sandbox that has run: its disk is based on that root image, not on a later one of the same tag. */
 export function pinned({ spec, manifest_name }: Pick<SandboxRow, 'spec' | 'manifest_name'>): RootSource {

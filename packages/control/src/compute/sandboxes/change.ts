@@ -1,5 +1,6 @@
 /** Lifecycle changes that clients request: of concurrent requests one wins, and the others get 409 with the reason. */
 import {
+  ApiError,
   conflict,
   parseSandboxId,
   quote,
@@ -39,7 +40,7 @@ export async function changeSandbox(
 ): Promise<{ id: string; region: string; status: SandboxRow['status']; moved: boolean }> {
   const { database } = context;
   const id = readSandboxId(shownId);
-  const refuse = (why: string, code: CodeOf<409>): Error =>
+  const refuse = (why: string, code: CodeOf<409>): ApiError =>
     conflict(`sandbox ${quote(shownId)} cannot be ${DONE[event]}: ${why}`, code);
   for (let attempt = 0; attempt < TRIES; attempt++) {
     const result = await applyEvent(context, event, id, projectId);
@@ -51,13 +52,26 @@ export async function changeSandbox(
     const facts = await getFacts(database.pool, id, projectId);
     if (facts === undefined) throw sandboxNotFound(shownId);
     const row = decide(event, facts);
-    if (row === undefined) throw refuse(refusal(event, facts), refusalCode(event, facts));
+    if (row === undefined) {
+      const refused = refuse(refusal(event, facts), refusalCode(event, facts));
+      throw facts.move_id === null ? refused : retryLater(refused);
+    }
     if (row.to === 'same') return { id: facts.id, region: facts.region, status: facts.status, moved: false };
   }
   throw conflict(
     `sandbox ${quote(shownId)} is changing too fast to be ${DONE[event]}: try again`,
     'concurrent_change',
   );
+}
+
+/** A move takes as long as its host takes to send what it has. */
+const MOVE_RETRY_AFTER_SECS = 5;
+
+function retryLater({ status, message, code }: ApiError): ApiError {
+  return new ApiError(status, message, {
+    code,
+    headers: { 'retry-after': String(MOVE_RETRY_AFTER_SECS) },
+  });
 }
 
 async function applyEvent(

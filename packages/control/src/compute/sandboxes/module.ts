@@ -10,6 +10,7 @@ import type { Lifecycle } from './lifecycle.ts';
 import type { StateDeadlines } from './transitions.ts';
 import type { Overcommit } from '../scheduler/overcommit.ts';
 import type { Logger } from 'pino';
+import type { Moves } from '../moves/moves.ts';
 import type { PlatformLimits } from '@releap/contract';
 import type { ReadImage } from '../../storage/images/resolve-root.ts';
 import type { ReadRecord } from './queries.ts';
@@ -36,6 +37,7 @@ export const SANDBOX_PURGE = purge(
        select s.id from sandboxes s
         where s.status = 'deleted' and not s.held and s.deleted_at < now() - $1 * interval '1 day'
           and not exists (select 1 from snapshots k where k.sandbox_id = s.id)
+          and not exists (select 1 from sandbox_moves m where m.sandbox_id = s.id and m.copy_on is not null)
         order by s.deleted_at limit $2 for update skip locked
      ), secrets as (
        delete from sandbox_secrets where sandbox_id in (select id from ended)
@@ -57,6 +59,7 @@ export interface SandboxesModuleOptions {
   lifecycle: Lifecycle;
   limits: { deadlines: StateDeadlines; leaseGraceMs: number; overcommit: Overcommit; sweepMs: number };
   log: Logger;
+  moves: Moves;
   platform: PlatformLimits;
   readImage: ReadImage;
   readRecord: ReadRecord;

@@ -17,6 +17,8 @@ import type { Generation, ReconciledKind } from '../../platform/reconciled-kind.
 import { readReason } from '../../fleet/runners/read-reason.ts';
 import { reportBatches } from '../../fleet/runners/report-batches.ts';
 import { toAssignment } from './assignment.ts';
+import { COPIES, COPY_COLUMNS } from '../moves/copies.ts';
+import type { Moves } from '../moves/moves.ts';
 import { assignable, needsEnvironment, withEnvironments } from './environment.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import type { Change } from './transition-sql.ts';
@@ -27,26 +29,37 @@ export interface SandboxKindOptions {
   lifecycle: Lifecycle;
   credentials: PullCredentials;
   secrets: AssignmentSecrets;
+  moves: Pick<Moves, 'observe'>;
   /** A sandbox has released capacity of its host. */
   onCapacityReleased: () => void;
 }
 
 const COLUMNS = columns('s', SANDBOX_COLUMNS);
+// Beside those whose rows name the runner: copies of sandboxes that are moved to it, or have been moved from it.
 /** $1 runner, $2 id, $3 rows */
 const PAGE = statement<SandboxRow>(
   'sandbox-assignment-page',
-  `select ${COLUMNS} from sandboxes s where held and runner_id = $1 and id > $2 order by id limit $3`,
+  `(select ${COLUMNS} from sandboxes s where s.held and s.runner_id = $1 and s.id > $2 order by s.id limit $3)
+   union all
+   (select ${COPY_COLUMNS} from ${COPIES} where m.copy_on = $1 and m.sandbox_id > $2 order by m.sandbox_id limit $3)
+   order by id limit $3`,
 );
 /** $1 ids, $2 runner */
 const BY_ID = statement<SandboxRow>(
   'sandbox-assignments-by-id',
-  `select ${COLUMNS} from sandboxes s where held and id = any($1::uuid[]) and runner_id = $2`,
+  `select ${COLUMNS} from sandboxes s where s.held and s.id = any($1::uuid[]) and s.runner_id = $2
+   union all
+   select ${COPY_COLUMNS} from ${COPIES} where m.copy_on = $2 and m.sandbox_id = any($1::uuid[])`,
 );
-/** $1 runners, $2 id, $3 rows */
+/** A sandbox may be on two hosts: both of its rows are on one page, which may be longer. $1 runners, $2 id, $3 rows */
 const GENERATIONS = statement<Generation>(
   'sandbox-generations',
-  `select id, runner_id, generation from sandboxes
-    where held and runner_id = any($1::uuid[]) and id > $2 order by id limit $3`,
+  `(select id, runner_id, generation from sandboxes
+     where held and runner_id = any($1::uuid[]) and id > $2 order by id limit $3)
+   union all
+   (select sandbox_id, copy_on, generation from sandbox_moves
+     where copy_on = any($1::uuid[]) and sandbox_id > $2 order by sandbox_id fetch first $3 rows with ties)
+   order by id fetch first $3 rows with ties`,
 );
 /** Sandboxes to be marked lost with their runner, which cannot connect meanwhile. $1 statuses, $2 rows */
 const ON_LOST_RUNNERS = statement<{ id: string; runner_id: string }>(
@@ -121,6 +134,13 @@ export function createSandboxKind(options: SandboxKindOptions): ReconciledKind {
           status === 'unsupported'
             ? await lifecycle.apply('observe:failed', await neverStarted(changes))
             : await lifecycle.apply(`observe:${status}`, changes);
+        if (moved.length < batch.length) {
+          const own = new Set(moved.map(({ id }) => id));
+          await options.moves.observe(
+            runnerId,
+            batch.filter(({ id }) => !own.has(id)),
+          );
+        }
         if (moved.some((row) => !row.assigned_to_runner || !occupiesCpu(row))) options.onCapacityReleased();
       }
     },

@@ -17,7 +17,11 @@ export interface Change extends TransitionInput {
   runner_id?: string;
   /** Guard: only while this is its pending fork. */
   pending_fork?: string;
-  /** The runner, for `place`. */
+  /** Guard: only while this is its move. */
+  move_id?: string;
+  /** For `move`. */
+  begin_move?: string;
+  /** The runner, for `place` and `moved`. */
   place_on?: string;
   vm_ip?: string;
   host_ip?: string;
@@ -94,6 +98,8 @@ export const SANDBOX_SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     region: 'text',
     runner_id: 'uuid',
     pending_fork: 'uuid',
+    move_id: 'uuid',
+    begin_move: 'uuid',
     place_on: 'uuid',
     vm_ip: 'text',
     host_ip: 'text',
@@ -102,14 +108,17 @@ export const SANDBOX_SQL = transitionSql<Transition, SandboxRow>(MACHINE, {
     memory: 'boolean',
     memory_blocked: 'text',
   },
-  guards: ['project_id', 'owner_kind', 'region', 'runner_id', 'pending_fork'],
+  guards: ['project_id', 'owner_kind', 'region', 'runner_id', 'pending_fork', 'move_id'],
   // Keeps the disk of a persistent sandbox that has run, and releases everything else.
   wanted: {
     reclaim: `case when s.persistent and s.manifest_name is not null then 'stopped' else 'deleted' end`,
   },
   set: {
     error: reason,
-    runner_id: (row) => (row.on === 'place' ? 'coalesce(t.place_on, s.runner_id)' : undefined),
+    runner_id: (row) =>
+      row.on === 'place' || hasEffect(row, 'relocate') ? 'coalesce(t.place_on, s.runner_id)' : undefined,
+    move_id: (row) =>
+      hasEffect(row, 'move') ? 't.begin_move' : hasEffect(row, 'end-move') ? 'null' : undefined,
     held: (row) => (hasEffect(row, 'assign') ? 'true' : hasEffect(row, 'release') ? 'false' : undefined),
     has_memory: memory,
     memory_blocked: memoryBlocked,

@@ -17,6 +17,7 @@ export const FACT_COLUMNS = [
   'memory_blocked',
   'start_from',
   'pending_fork',
+  'move_id',
 ] as const satisfies readonly (keyof SandboxRow)[];
 export type SandboxFacts = Pick<SandboxRow, (typeof FACT_COLUMNS)[number]>;
 
@@ -107,6 +108,17 @@ export const CONDITIONS = {
     holds: (s) => s.pending_fork === null,
     otherwise: 'a fork of it is pending',
   },
+  /** It is on its way to another host, which gets what its host has now. */
+  moving: {
+    sql: 's.move_id is not null',
+    holds: (s) => s.move_id !== null,
+    otherwise: 'it is not being moved',
+  },
+  notMoving: {
+    sql: 's.move_id is null',
+    holds: (s) => s.move_id === null,
+    otherwise: 'it is being moved to another host: try again in a moment',
+  },
   /** Its start is a resume: if that fails, it returns to paused. */
   resumes: { sql: RESUMES, holds: resumes, otherwise: 'it is not being resumed' },
   /** Its start boots its existing disk: if that fails, it returns to stopped. */
@@ -143,7 +155,11 @@ export type SandboxEvent =
   | 'evict'
   /** Its host is being drained (by force: ephemeral sandboxes are deleted too). */
   | 'drain'
-  | 'drain-force';
+  | 'drain-force'
+  /** Its move to another host begins, has succeeded, or has ended without that. */
+  | 'move'
+  | 'moved'
+  | 'move-failed';
 
 export type Effect =
   /** Sets (clears) `assigned_to_runner`, the column `held`: its runner may have data of it. */
@@ -159,7 +175,12 @@ export type Effect =
   | 'use-memory'
   /** Clears the pending fork. */
   | 'fork-taken'
-  | 'evicted';
+  | 'evicted'
+  /** Notes the move, or clears it. */
+  | 'move'
+  | 'end-move'
+  /** Its host is another one. */
+  | 'relocate';
 
 /** `reclaim`: its runner keeps only the disk of a persistent sandbox that has run. */
 export type Transition = Row<SandboxStatus, SandboxEvent, ConditionName, DesiredState | 'reclaim', Effect>;
@@ -197,8 +218,8 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['stopping'], on: 'observe:stopped', to: 'stopped' },
   // The state of its disk is unknown until its host reports it.
   { from: ['stopping'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not stop in time' },
-  { from: ['stopped'], on: 'start', when: ['persistent', 'bootable'], to: 'booting', wants: 'running', effects: ['forget-memory'] },
-  { from: ['paused'], on: 'start', when: ['persistent'], to: 'booting', wants: 'running', effects: ['forget-memory'], note: 'its memory is discarded' },
+  { from: ['stopped'], on: 'start', when: ['persistent', 'bootable', 'notMoving'], to: 'booting', wants: 'running', effects: ['forget-memory'] },
+  { from: ['paused'], on: 'start', when: ['persistent', 'notMoving'], to: 'booting', wants: 'running', effects: ['forget-memory'], note: 'its memory is discarded' },
   // The guest powered itself off.
   { from: ['running', 'pausing'], on: 'observe:stopped', when: ['persistent'], to: 'stopped', wants: 'stopped', note: 'the guest powered itself off' },
   { from: ['running'], on: 'observe:stopped', when: ['ephemeral'], to: 'failed', wants: 'deleted', error: 'the guest powered itself off' },
@@ -210,11 +231,11 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['paused'], on: 'observe:paused', to: 'same', effects: ['check-memory'] },
   { from: ['pausing'], on: 'observe:running', to: 'running', wants: 'running', note: 'it could not be paused, and continues to run' },
   { from: ['pausing'], on: 'deadline', to: 'lost', wants: 'same', error: 'it did not pause in time' },
-  { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory', 'memoryNotBlocked'], to: 'booting', wants: 'running', effects: ['use-memory'] },
+  { from: ['paused'], on: 'resume', when: ['persistent', 'hasMemory', 'memoryNotBlocked', 'notMoving'], to: 'booting', wants: 'running', effects: ['use-memory'] },
 
   // fork: the source does not change. The child's first status is in CREATIONS.
   { from: ['running'], on: 'fork', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'same' },
-  { from: ['paused'], on: 'fork', when: ['persistent', 'noVolumes', 'hasMemory'], to: 'same' },
+  { from: ['paused'], on: 'fork', when: ['persistent', 'noVolumes', 'hasMemory', 'notMoving'], to: 'same' },
 
   // delete is possible in every status.
   { from: ['pending'], on: 'delete', to: 'deleted', wants: 'deleted', note: 'it was never placed' },
@@ -267,6 +288,11 @@ export const TRANSITIONS: readonly Transition[] = [
   { from: ['running'], on: 'drain', when: ['persistent', 'noVolumes', 'noDockerData', 'noGpus'], to: 'pausing', wants: 'paused' },
   { from: ['running'], on: 'drain', when: ['persistent', 'unpausable'], to: 'stopping', wants: 'stopped', effects: ['forget-memory'], note: 'its memory cannot be saved' },
   { from: LIVE, on: 'drain-force', when: ['ephemeral'], to: 'deleting', wants: 'deleted', error: 'its host was drained' },
+
+  // Moves to another host. Each step is a new generation: a report of an earlier one is of another host, or of before the move.
+  { from: ['stopped', 'paused'], on: 'move', when: ['persistent', 'bootable', 'noForkPending', 'notMoving'], to: 'same', wants: 'same', effects: ['move'] },
+  { from: ['stopped', 'paused'], on: 'moved', when: ['moving'], to: 'same', wants: 'same', effects: ['relocate', 'end-move'] },
+  { from: ['pending', ...LIVE, 'stopped', 'paused', 'failed', 'lost', 'deleting', 'deleted'], on: 'move-failed', when: ['moving'], to: 'same', wants: 'same', effects: ['end-move'] },
 ];
 
 /** The first status of a sandbox, by its source. */
@@ -347,7 +373,9 @@ export const MACHINE = defineMachine<Transition, SandboxFacts>({
 export const EVENTS = MACHINE.events;
 export const { decide, refusal, writing } = MACHINE;
 
-/** The code of a refusal: `not_persistent` where no status change could help. */
+/** The code of a refusal: `not_persistent` where no status change could help, `concurrent_change` where it passes by itself. */
 export function refusalCode(event: SandboxEvent, facts: SandboxFacts): CodeOf<409> {
-  return refusal(event, facts) === CONDITIONS.persistent.otherwise ? 'not_persistent' : 'wrong_state';
+  const why = refusal(event, facts);
+  if (why === CONDITIONS.notMoving.otherwise) return 'concurrent_change';
+  return why === CONDITIONS.persistent.otherwise ? 'not_persistent' : 'wrong_state';
 }

@@ -12,6 +12,7 @@ export interface HostRow {
   ready: boolean;
   draining_since: Date | null;
   drain_force: boolean;
+  drain_move: boolean;
   facts: RunnerFacts;
   capabilities: string[] | null;
   classes: ClassesOfHost | null;
@@ -87,7 +88,7 @@ const json = (values: Readonly<Record<string, string>>): string =>
 
 /** Rows of hosts only, whatever is on them. $1 factors */
 function select(hosts: string): string {
-  return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.facts, r.capabilities, r.last_seen_at,
+  return `select r.id, r.region, r.status, r.ready, r.draining_since, r.drain_force, r.drain_move, r.facts, r.capabilities, r.last_seen_at,
           r.held_mem_mib, r.reclaimable_mem_mib, r.free_disk_mib, ${HOST_CLASSES} as classes, ${json(USED)} as used,
           ${json({ cpu: releasable('cpu'), mem_mib: releasable('mem_mib') })} as releasable
      from runners r ${ALLOCATIONS}

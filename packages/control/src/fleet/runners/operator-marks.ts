@@ -5,12 +5,12 @@ import { RUNNER_EVENTS } from './transitions.ts';
 
 const DRAIN = statement<{ id: string }>(
   'host-drain',
-  `update runners set draining_since = coalesce(draining_since, now()), drain_force = drain_force or $2
+  `update runners set draining_since = coalesce(draining_since, now()), drain_force = drain_force or $2, drain_move = drain_move or $3
     where id = $1 and forgotten_at is null returning id`,
 );
 const UNDRAIN = statement<{ id: string }>(
   'host-undrain',
-  'update runners set draining_since = null, drain_force = false where id = $1 and forgotten_at is null returning id',
+  'update runners set draining_since = null, drain_force = false, drain_move = false where id = $1 and forgotten_at is null returning id',
 );
 /** The new epoch ends a concurrent connection of the host. $1 host */
 const FORGET = statement<{ forgotten_at: Date }>(
@@ -39,8 +39,12 @@ export async function setClasses(on: Queryable, id: string, slugs: HostClassesRe
 }
 
 /** Nothing new is placed there. @returns whether the host exists */
-export async function markDraining(on: Queryable, id: string, force: boolean): Promise<boolean> {
-  return (await queryOne(on, DRAIN, [id, force])) !== undefined;
+export async function markDraining(
+  on: Queryable,
+  id: string,
+  { force, move }: { force: boolean; move: boolean },
+): Promise<boolean> {
+  return (await queryOne(on, DRAIN, [id, force, move])) !== undefined;
 }
 
 /** @returns whether the host exists */

@@ -9,12 +9,13 @@ export interface AssignedLocation {
   generation: number;
   desired: 'stored' | 'present' | 'deleted';
   artifact_id: string;
-  kind: 'image' | 'snapshot';
+  kind: 'image' | 'snapshot' | 'sandbox';
   digest: string | null;
+  sandbox_id: string | null;
 }
 
 const CHANGE = 'l.id, l.runner_id, l.generation, l.held as assigned_to_runner';
-const ASSIGNED = 'l.id, l.generation, l.desired, l.artifact_id, a.kind, a.digest';
+const ASSIGNED = 'l.id, l.generation, l.desired, l.artifact_id, a.kind, a.digest, a.sandbox_id';
 
 /** $1 runner, $2 id, $3 rows */
 export const PAGE = statement<AssignedLocation>(
@@ -162,12 +163,39 @@ export const PLACE = statement<AssignmentChange>(
    returning ${CHANGE}`,
 );
 
+/**
+ * What this sandbox, which does not run, has on its host: the host uploads it at once. $1 artifact, $2 sandbox, $3 its project, $4 host,
+ * $5 MiB of the largest blob
+ */
+export const STORE_SANDBOX = statement<AssignmentChange>(
+  'artifact-store-sandbox',
+  `with made as (
+     insert into artifacts (id, sandbox_id, project_id, kind, wanted, blob_max_mib) values ($1, $2, $3, 'sandbox', true, $5) returning id
+   )
+   insert into artifact_locations as l (id, artifact_id, runner_id, desired, status, held)
+   select gen_random_uuid(), m.id, $4::uuid, 'stored', 'present', true from made m
+   returning ${CHANGE}`,
+);
+/** This host fetches the artifact. $1 artifact, $2 host */
+export const FETCH = statement<AssignmentChange>(
+  'artifact-fetch',
+  `insert into artifact_locations as l (id, artifact_id, runner_id, desired, status, held)
+   values (gen_random_uuid(), $1, $2, 'present', 'pending', true)
+   returning ${CHANGE}`,
+);
+/** Nothing needs it any more: it is removed from the store and from hosts. $1 artifacts */
+export const RELEASE = statement(
+  'artifacts-release',
+  'update artifacts set unneeded_since = coalesce(unneeded_since, now()) where id = any($1::uuid[])',
+);
+
 /** A request needs it in the store. $1 artifact */
 export const WANT = statement(
   'artifact-want',
   `update artifacts set wanted = true where id = $1 and stored_at is null and not wanted`,
 );
 
+/** Those of sandboxes are needed until they are released. */
 const NEEDED = `case kind when 'snapshot' then exists (select 1 from snapshot_states s where s.id = a.id and s.status = 'ready')
   else exists (select 1 from images i where i.project_id = a.project_id and i.manifest_name = a.digest)
     or exists (select 1 from function_roots r where r.digest = a.digest and r.project_id = a.project_id)
@@ -177,7 +205,7 @@ const markUnneeded = (name: string, which: string) =>
   statement(
     name,
     `update artifacts m set unneeded_since = case when n.needed then null else coalesce(unneeded_since, now()) end
-       from (select a.id, ${NEEDED} as needed from artifacts a where ${which} offset 0) n
+       from (select a.id, ${NEEDED} as needed from artifacts a where a.kind <> 'sandbox' and ${which} offset 0) n
       where m.id = n.id and (m.unneeded_since is null) <> n.needed`,
   );
 export const MARK_ALL = markUnneeded('artifacts-mark-all', 'true');
@@ -187,10 +215,10 @@ export const MARK_CHANGED = markUnneeded(
   `a.id in (select s.id from snapshot_states s where ${CHANGED}
             union all select m.id from artifacts m where m.unneeded_since is not null)`,
 );
-/** Unneeded artifacts: snapshots at once, images after a while. $1 milliseconds, $2 rows */
+/** Unneeded artifacts: images after a while, others at once. $1 milliseconds, $2 rows */
 export const UNNEEDED = statement<{ id: string }>(
   'artifacts-unneeded',
-  `select id from artifacts where unneeded_since <= now() - case kind when 'snapshot' then 0 else $1 end * interval '1 millisecond'
+  `select id from artifacts where unneeded_since <= now() - case kind when 'image' then $1 else 0 end * interval '1 millisecond'
     order by unneeded_since limit $2`,
 );
 /** Their parts are no longer named, and their hosts remove them. $1 artifacts */

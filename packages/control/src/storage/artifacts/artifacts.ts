@@ -1,4 +1,4 @@
-/** Which images and snapshots are uploaded to the store, and removed from it and from hosts. docs/decisions/0025-artifacts.md */
+/** Which images, snapshots and sandboxes are uploaded to the store, and removed from it and from hosts. docs/decisions/0025-artifacts.md */
 import type { AssignmentChange } from '../../platform/events/event-bus.ts';
 import { queryAll, queryOne, type Database, type Queryable } from '@releap/database';
 import type { Logger } from 'pino';
@@ -31,7 +31,25 @@ export interface Artifacts {
   awaitedSnapshot(id: string, region: string): Promise<Replicating | undefined>;
   /** A host needs the artifact in the store of its region: it is uploaded and copied even if it would not be otherwise. */
   replicate(artifactId: string, region: string): Promise<void>;
+  /**
+   * Stores what a sandbox that does not run has on its host, as an artifact with this id, which is needed until it is released. Inside the
+   * caller's transaction, as the next two; pass the result to `announce` after the commit.
+   */
+  storeSandbox(on: Queryable, sandbox: StoredSandbox): Promise<AssignmentChange[]>;
+  /** A host fetches an artifact that is in the store. */
+  fetch(on: Queryable, artifactId: string, runnerId: string): Promise<AssignmentChange[]>;
+  /** These artifacts of sandboxes are not needed any more. */
+  release(on: Queryable, artifactIds: readonly string[]): Promise<void>;
   announce(changes: readonly AssignmentChange[]): void;
+}
+
+export interface StoredSandbox {
+  id: string;
+  sandboxId: string;
+  projectId: string;
+  runnerId: string;
+  /** Largest file that it may have, in MiB. */
+  maxMib: number;
 }
 
 /** A request must wait. */
@@ -141,5 +159,11 @@ export function createArtifacts(options: ArtifactsOptions): Artifacts {
       return found === undefined ? { trouble: null } : await awaited(found, region, false);
     },
     replicate,
+    storeSandbox: (on, { id, sandboxId, projectId, runnerId, maxMib }) =>
+      queryAll(on, sql.STORE_SANDBOX, [id, sandboxId, projectId, runnerId, maxMib]),
+    fetch: (on, artifactId, runnerId) => queryAll(on, sql.FETCH, [artifactId, runnerId]),
+    async release(on, ids) {
+      await queryAll(on, sql.RELEASE, [ids]);
+    },
   };
 }

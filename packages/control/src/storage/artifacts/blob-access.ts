@@ -1,6 +1,6 @@
 /** What a runner may read from the store and write to it: only what its own assignments name. */
 import { queryAll, queryOne, statement, type Database, type Queryable } from '@releap/database';
-import type { ArtifactPart } from '@releap/contract';
+import type { ArtifactPart, ArtifactRecord } from '@releap/contract';
 import { blobRows } from './blob-rows.ts';
 import { inStoreOf } from './replica-statements.ts';
 
@@ -26,7 +26,7 @@ const MAY_READ = statement<{ named: boolean }>(
 /** $1 location, $2 runner */
 const UPLOAD = statement<{ project_id: string; snapshot_mib: number; blobs: number }>(
   'artifact-upload',
-  `select a.project_id, coalesce(s.scratch_mib, 0) * 2::double precision + coalesce(s.mem_mib, 0) as snapshot_mib,
+  `select a.project_id, coalesce(a.blob_max_mib, coalesce(s.scratch_mib, 0) * 2::double precision + coalesce(s.mem_mib, 0)) as snapshot_mib,
           (select count(*) from artifact_uploads u where u.location_id = l.id)::integer as blobs
      from artifact_locations l join artifacts a on a.id = l.artifact_id left join snapshot_states s on s.id = a.id
     where l.id = $1 and l.runner_id = $2 and l.desired = 'stored'`,
@@ -46,7 +46,7 @@ const THERE_OF_VOLUME = statement<{ digest: string }>(
    returning b.digest`,
 );
 /** `stored`: in the store of the region of the runner. $1 runner, $2 id or digest */
-const ARTIFACT = statement<{ id: string; type: 'image' | 'snapshot'; stored: boolean; region: string }>(
+const ARTIFACT = statement<{ id: string; type: ArtifactRecord['type']; stored: boolean; region: string }>(
   'artifact-for-runner',
   `select a.id, a.kind as type, ${inStoreOf('t.id')} as stored, t.region
      from artifacts a join artifact_locations l on l.artifact_id = a.id
@@ -85,7 +85,7 @@ export interface Upload {
 
 export interface WantedArtifact {
   id: string;
-  type: 'image' | 'snapshot';
+  type: ArtifactRecord['type'];
   /** Of the runner. */
   region: string;
   /** Undefined while it is not in the store of the region. */

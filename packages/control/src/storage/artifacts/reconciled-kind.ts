@@ -96,6 +96,7 @@ function toAssignment(row: AssignedLocation): ArtifactAssignment {
       artifact_id: row.artifact_id,
       type: row.kind,
       ...(row.digest === null ? {} : { digest: row.digest }),
+      ...(row.sandbox_id === null ? {} : { vm_id: row.sandbox_id }),
     },
   };
 }
