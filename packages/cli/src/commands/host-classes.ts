@@ -3,6 +3,7 @@ import { CLASS_KINDS, type HostClassesRequest, type HostRecord } from '@releap/c
 import { findHost } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
 import { openOperator } from '../operator.ts';
+import { movesTable, readMoves } from './host-moves.ts';
 import { type Context, printable, show } from '../terminal.ts';
 
 export interface HostSetOptions {
@@ -37,8 +38,12 @@ export async function setHostClasses(
 }
 
 export async function showHost(context: Context, text: string): Promise<number> {
-  const host = await findHost(openOperator(context).api, text);
-  return show(context, { host }, () => describe(host));
+  const operator = openOperator(context);
+  const host = await findHost(operator.api, text);
+  const moves = await readMoves(operator, host.id);
+  return show(context, { host, moves }, () =>
+    moves.length === 0 ? describe(host) : `${describe(host)}\n\n${movesTable(moves)}`,
+  );
 }
 
 function describe(host: HostRecord): string {

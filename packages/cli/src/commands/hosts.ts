@@ -6,6 +6,7 @@ import { findHost, findSandbox, hasStatus, listHosts as readHosts, poll } from '
 import { CliError, usageError } from '../cli-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { classSlugs } from './host-classes.ts';
+import { movesTable, readMoves } from './host-moves.ts';
 import { joinTokenOf } from './join-place.ts';
 import { openOperator, type Operator } from '../operator.ts';
 import { Spinner } from '../output/spinner.ts';
@@ -16,6 +17,7 @@ import { type Context, print, printJson, remark, show } from '../terminal.ts';
 
 export interface DrainOptions {
   force?: boolean;
+  move?: boolean;
   wait?: boolean;
   waitTimeout?: string;
 }
@@ -76,7 +78,10 @@ export async function drain(context: Context, text: string, options: DrainOption
   const operator = openOperator(context);
   const { id } = await findHost(operator.api, text);
   const answer = await operator.api.drainHost(
-    { params: { id }, body: options.force ? { force: true } : {} },
+    {
+      params: { id },
+      body: { ...(options.force && { force: true }), ...(options.move && { move: true }) },
+    },
     { timeoutMs: CALL_MS },
   );
   const { moved, remaining } = answer;
@@ -95,7 +100,13 @@ export async function drain(context: Context, text: string, options: DrainOption
       remark(context, 'ephemeral sandboxes run until they end; --force deletes them');
   }
   const host = options.wait ? await waitUntilDrained(context, operator, id, deadlineMs) : answer.host;
-  if (context.options.json) printJson(context, { ...answer, host });
+  const moves = host.move && options.wait ? await readMoves(operator, id) : [];
+  if (context.options.json) {
+    printJson(context, { ...answer, host, ...(host.move && { moves }) });
+    return EXIT.ok;
+  }
+  if (moves.length > 0) print(context, movesTable(moves));
+  if (host.move && isEmpty(host)) remark(context, `no persistent sandbox is on host ${id} any more`);
   else if (busy(host) === 0) remark(context, `nothing runs on host ${id} any more`);
   return EXIT.ok;
 }
@@ -116,11 +127,18 @@ async function waitUntilDrained(
       spinner.text = `draining ${id}: ${counts(host)}`;
       return host;
     },
-    result: (host) => (busy(host) === 0 ? host : undefined),
-    describe: (host) => `host ${id} is still in use (${counts(host)})`,
+    result: (host) => (isEmpty(host) ? host : undefined),
+    describe: (host) =>
+      `host ${id} is still in use (${counts(host)}${host.move ? '; rlp host show says what moves wait for' : ''})`,
     work: 'the drain',
     intervalMs: 1_000,
   });
+}
+
+/** Nothing runs there, and after a drain with moves no sandbox is left that could run again. */
+function isEmpty(host: HostRecord): boolean {
+  const { stopped = 0, paused = 0 } = host.sandboxes;
+  return busy(host) === 0 && (!host.move || stopped + paused + host.moving === 0);
 }
 
 export async function undrain(context: Context, text: string): Promise<number> {

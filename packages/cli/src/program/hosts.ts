@@ -38,7 +38,9 @@ export function hostCommands({ program, lazy }: Registration): void {
     .action(lazy(async () => (await import('../commands/hosts.ts')).listHosts));
   host
     .command('show')
-    .description('Show a host, with its classes of hardware and where they come from.')
+    .description(
+      'Show a host, with its classes of hardware and where they come from, and the moves of its sandboxes to other hosts.',
+    )
     .argument('<host>')
     .action(lazy(async () => (await import('../commands/host-classes.ts')).showHost));
   host
@@ -62,7 +64,11 @@ export function hostCommands({ program, lazy }: Registration): void {
     )
     .argument('<host>')
     .option('--force', 'delete those that are not persistent')
-    .option('--wait', 'return when nothing runs there any more')
+    .option('--move', 'move persistent ones to other hosts of the region, where those run again that ran')
+    .option(
+      '--wait',
+      'return when nothing runs there any more, and with --move no persistent sandbox is there',
+    )
     .option('--wait-timeout <duration>', 'how long to wait for that (default: 30m)')
     .action(lazy(async () => (await import('../commands/hosts.ts')).drain));
   host
