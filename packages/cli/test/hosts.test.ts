@@ -137,6 +137,26 @@ describe('rlp host drain', () => {
     assert.equal(await it.project.status(other.id), 'deleted');
   });
 
+  test('--move moves what is persistent, and show says what a move waits for', async () => {
+    await using it = await operated();
+    const { id } = await it.runner();
+    const kept = await it.project.create('kept', { persistent: true });
+    const outcome = await host(it.folder, ['drain', id, '--move']);
+    assert.equal(outcome.code, 0, outcome.stderr);
+    await until(async () => /no other host/.test((await host(it.folder, ['show', id])).stdout));
+    assert.match(
+      (await host(it.folder, ['show', id])).stdout,
+      new RegExp(
+        `SANDBOX +MOVE +TO +PAUSE +REASON\\n${kept.id} +waiting +- +- +no other host of region "here"`,
+      ),
+    );
+    const late = await host(it.folder, ['drain', id, '--move', '--wait', '--wait-timeout', '1s']);
+    assert.match(
+      late.stderr,
+      /is still in use \(1 paused; rlp host show says what moves wait for\) after 1 s/,
+    );
+  });
+
   test('gives up waiting when its time is over, and when the operator ends the drain', async () => {
     await using it = await operated();
     const { id } = await it.runner();

@@ -134,6 +134,40 @@ describe('rlp host drain --move', () => {
     assert.match(metrics.text, /^releap_sandbox_move_pause_seconds_count 2$/m);
   });
 
+  it('pauses a few at a time, and those that could not be moved before run again when it ends', async () => {
+    const source = await newHost({ artifact: () => undefined });
+    const vms: Created[] = [];
+    for (let n = 0; n < 6; n++) vms.push(await running());
+    const target = await newHost();
+    await drain(source);
+    const statuses = async () =>
+      Object.entries((await host(world, source.id))?.sandboxes ?? {}).sort(([a], [b]) => a.localeCompare(b));
+    await until(async () => (await moves(source)).filter(({ status }) => status === 'storing').length === 4);
+    await world.control.sweep();
+    assert.deepEqual(await statuses(), [
+      ['paused', 4],
+      ['running', 2],
+    ]);
+    // The first is uploaded: the next one is paused.
+    const [stored] = [...source.artifacts.values()];
+    assert.ok(stored);
+    await upload(source, stored);
+    await until(async () => ((await host(world, target.id))?.sandboxes.running ?? 0) === 1);
+    await until(async () => (await moves(source)).length === 5);
+    // One fails for good, and waits for its next attempt.
+    const failing = [...source.artifacts.values()].find(({ id }) => id !== stored.id);
+    await world.database.pool.query(
+      `update artifact_locations set attempts = 3, error = 'the disk is gone' where id = $1`,
+      [failing?.id],
+    );
+    await until(async () => (await moves(source)).some(({ status }) => status === 'failed'));
+    assert.equal((await world.operator('POST', `/operator/hosts/${source.id}/undrain`)).status, 200);
+    await until(async () =>
+      (await statuses()).every(([status, count]) => status === 'running' && count === 5),
+    );
+    for (const vm of vms) assert.equal((await inspect(world.database, vm)).move_id, null);
+  });
+
   it('a drain without it moves nothing', async () => {
     const source = await newHost();
     const vm = await running();
@@ -263,6 +297,15 @@ describe('a move that fails', () => {
     );
     assert.deepEqual([(await record(vm)).runner_id, other.assignments.has(vm.uuid)], [source.id, false]);
     assert.equal((await host(world, source.id))?.moving, 1);
+  });
+
+  it('of a host of an earlier version: nothing is sent to it that it does not know', async () => {
+    const source = await newHost({ hello: { capabilities: [] } });
+    const vm = await resting('stop');
+    await newHost();
+    await drain(source);
+    await until(async () => /has an earlier version/.test((await moveOf(source, vm))?.error ?? ''));
+    assert.equal(source.artifacts.size, 0);
   });
 
   it('of one that says so itself, which removes its copy', async () => {

@@ -25,6 +25,9 @@ export interface DrainContext {
 
 export type Drained = HostDrainResponse['moved'];
 
+/** Of a host, those that are moved: the others run until it is their turn, and none is paused for a move that has no target. */
+const PAUSED_AT_ONCE = 4;
+
 /**
  * Sandboxes to move off the draining hosts, or off this one. One that could not be paused continues with an error, and
  * is retried later. A disconnected host is skipped: sandboxes that it cannot report would become lost. Instances of functions end
@@ -32,17 +35,24 @@ export type Drained = HostDrainResponse['moved'];
  */
 const LEAVING = statement<{ id: string; runner_id: string; moves: boolean; on: SandboxEvent }>(
   'host-leaving',
-  `select s.id, s.runner_id, r.drain_move and s.persistent and s.owner_kind = 'project' as moves,
-          case when s.spot and not (r.drain_move and s.persistent and s.owner_kind = 'project') then 'evict' when s.persistent and s.owner_service is distinct from 'functions' then 'drain'
-               else 'drain-force' end as on
-     from runners r join sandboxes s on s.runner_id = r.id and s.held
-    where r.draining_since is not null and r.status = 'online' and ($1::uuid is null or r.id = $1)
-      and (s.status = 'running' or (not s.persistent and s.status in ('assigned', 'building', 'booting')))
-      and (s.spot or s.persistent or r.drain_force)
-      and (s.owner_service is distinct from 'functions' or r.drain_force)
-      and not (r.drain_move and exists (select 1 from sandbox_moves m
-                                         where m.sandbox_id = s.id and m.status in ('storing', 'placing', 'resuming')))
-      and (s.error is null or s.updated_at < now() - interval '30 seconds')
+  `select c.id, c.runner_id, c.moves, c.on from (
+     select s.id, s.runner_id, k.moves,
+            case when s.spot and not k.moves then 'evict'
+                 when s.persistent and s.owner_service is distinct from 'functions' then 'drain' else 'drain-force' end as on,
+            row_number() over (partition by s.runner_id, k.moves order by s.created_at) as turn
+       from runners r join sandboxes s on s.runner_id = r.id and s.held
+      cross join lateral (select r.drain_move and s.persistent and s.owner_kind = 'project' as moves) k
+      where r.draining_since is not null and r.status = 'online' and ($1::uuid is null or r.id = $1)
+        and (s.status = 'running' or (not s.persistent and s.status in ('assigned', 'building', 'booting')))
+        and (s.spot or s.persistent or r.drain_force)
+        and (s.owner_service is distinct from 'functions' or r.drain_force)
+        and not (k.moves and exists (select 1 from sandbox_moves m
+                                      where m.sandbox_id = s.id and m.status in ('storing', 'placing', 'resuming')))
+        and (s.error is null or s.updated_at < now() - interval '30 seconds')
+   ) c
+    where not c.moves or c.turn <= ${PAUSED_AT_ONCE} - (
+            select count(*) from sandbox_moves m join sandboxes q on q.id = m.sandbox_id
+             where m.source_id = c.runner_id and m.resumes and m.status in ('waiting', 'storing', 'placing') and q.status <> 'running')
     limit 500`,
 );
 const LEFT = statement<{
@@ -78,6 +88,8 @@ export async function beginDrain(
 }
 
 export async function endDrain(database: Database, id: string): Promise<void> {
+  // They run again, although their moves have failed.
+  await queryAll(database.pool, BEGIN_RESTING, [id, true]);
   if (!(await unmarkDraining(database.pool, id))) throw hostNotFound(id);
 }
 
@@ -87,7 +99,7 @@ export async function drain({ database, lifecycle, moves }: DrainContext): Promi
     database.transaction((client) => step(client, null, lifecycle)),
   );
   if (moved.length > 0) lifecycle.announce(moved);
-  if ((await queryAll(database.pool, BEGIN_RESTING)).length > 0) moves.kick();
+  if ((await queryAll(database.pool, BEGIN_RESTING, [null, false])).length > 0) moves.kick();
 }
 
 async function step(

@@ -47,6 +47,12 @@ export interface MovesOptions {
   log: Logger;
 }
 
+/** A host uploads few at a time: what ran before comes first. */
+const STORED_AT_ONCE = 2;
+const isBusyHost = ({ source_id: source, resumes }: MoveRow, moves: readonly MoveRow[]): boolean =>
+  !resumes &&
+  moves.filter((one) => one.source_id === source && one.status === 'storing').length >= STORED_AT_ONCE;
+
 /** What a transaction has changed, announced after its commit. */
 interface Changed {
   rows: readonly SandboxRow[];
@@ -69,7 +75,7 @@ export function createMoves(options: MovesOptions): Moves {
     const targets = new Targets(database, limits.overcommit, moves);
     for (const move of moves) {
       const step = nextStep(move);
-      if (step === undefined) continue;
+      if (step === undefined || (step.do === 'store' && isBusyHost(move, moves))) continue;
       try {
         await take(move, step, targets);
       } catch (error) {
@@ -91,8 +97,7 @@ export function createMoves(options: MovesOptions): Moves {
       case 'arrive':
         return arrive(move);
       case 'stay':
-        await queryAll(pool, sql.STAY, [move.id, resumeMs]);
-        return restartMoved(move);
+        return stay(move);
       case 'restart':
         return restartMoved(move);
       case 'wait':
@@ -127,7 +132,7 @@ export function createMoves(options: MovesOptions): Moves {
     const chosen = await targets.choose(move);
     if ('reason' in chosen) return wait(move, chosen.reason);
     const { id, sandbox_id: sandboxId, source_id: runnerId, project_id: projectId } = move;
-    await change(move, async (on) => {
+    const stores = await change(move, async (on) => {
       const rows = await lifecycle.applyWithin(on, 'move', [
         { id: sandboxId, runner_id: runnerId, begin_move: id },
       ]);
@@ -140,6 +145,7 @@ export function createMoves(options: MovesOptions): Moves {
         artifacts: await artifacts.storeSandbox(on, { id, sandboxId, projectId, runnerId, maxMib }),
       };
     });
+    if (stores) move.status = 'storing';
   }
 
   async function place(move: MoveRow): Promise<void> {
@@ -186,6 +192,18 @@ export function createMoves(options: MovesOptions): Moves {
     log.info({ vm: sandboxId, source, target }, 'a sandbox was moved to another host');
     options.onCapacityReleased();
     if (move.resumes) await restartMoved({ ...move, status: 'resuming', runner_id: target });
+  }
+
+  /** The drain was ended: it runs again where it is. */
+  async function stay(move: MoveRow): Promise<void> {
+    const { id, sandbox_id: sandboxId } = move;
+    const stays = await change(move, async (on) => {
+      const rows = await lifecycle.applyWithin(on, 'move-failed', [{ id: sandboxId, move_id: id }]);
+      await queryAll(on, sql.STAY, [id, resumeMs]);
+      await artifacts.release(on, [id]);
+      return { rows };
+    });
+    if (stays) await restartMoved(move);
   }
 
   async function restartMoved(move: MoveRow): Promise<void> {

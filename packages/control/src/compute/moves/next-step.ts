@@ -7,11 +7,13 @@ export type NextStep =
   | { do: 'wait'; error: string }
   | undefined;
 
+const DRAIN_ENDED = 'the drain was ended';
 const RESTING = ['stopped', 'paused'];
 const ENDED = ['deleting', 'deleted', 'failed'];
 /** It still is, or is becoming, what it was when it was drained. */
 const LEAVING = ['pausing', 'stopping', 'running', 'assigned', 'building', 'booting', 'lost'];
 const RESTARTS_MAX = 3;
+const UPLOADS_MAX = 3;
 
 export function nextStep(move: MoveRow): NextStep {
   switch (move.status) {
@@ -34,7 +36,7 @@ function waiting(move: MoveRow): NextStep {
   const isResting = RESTING.includes(status);
   if (!move.leaving) {
     if (isResting && move.resumes) return { do: 'stay' };
-    if (isResting || status === 'running') return { do: 'fail', error: 'the drain was ended' };
+    if (isResting || status === 'running') return { do: 'fail', error: DRAIN_ENDED };
   }
   if (LEAVING.includes(status) || !move.due) return undefined;
   if (move.is_forked) return { do: 'wait', error: 'a fork of it is pending' };
@@ -48,13 +50,17 @@ function transfer(move: MoveRow): NextStep {
   const { status, sandbox_status: sandbox, is_moving: isMoving, source_id: source, runner_id: host } = move;
   if (!RESTING.includes(sandbox) || !isMoving || host !== source)
     return { do: 'fail', error: `the sandbox is ${sandbox}` };
+  // What is in the store arrives soon.
+  if (status === 'storing' && !move.leaving && !move.stored)
+    return move.resumes ? { do: 'stay' } : { do: 'fail', error: DRAIN_ENDED };
   if (move.target_lost) return { do: 'fail', error: 'its new host has not been heard from' };
   if (status === 'placing' && move.error !== null) return { do: 'fail', error: move.error };
   if (status === 'placing' && move.copy_on === null)
     return { do: 'fail', error: 'its new host has removed its copy' };
   if (status === 'storing' && move.stored) return { do: 'place' };
   if (status === 'placing' && move.arrived) return { do: 'arrive' };
-  if (!move.overdue) return undefined;
+  const hasFailed = status === 'storing' && move.failed_uploads >= UPLOADS_MAX;
+  if (!move.overdue && !hasFailed) return undefined;
   const what = status === 'storing' ? 'uploaded' : 'placed';
   return {
     do: 'fail',
@@ -71,6 +77,8 @@ function resuming(move: MoveRow): NextStep {
       ? { do: 'finish', error: `the sandbox is ${status}` }
       : undefined;
   const hasFailed = move.attempts > 0 && move.sandbox_error !== null;
+  // It has run, and its client has stopped or paused it since.
+  if (move.attempts > 0 && !hasFailed) return { do: 'finish', error: null };
   if (move.overdue || (hasFailed && move.attempts >= RESTARTS_MAX))
     return { do: 'finish', error: move.sandbox_error ?? move.error ?? 'it was not started again in time' };
   return move.due ? { do: 'restart' } : undefined;

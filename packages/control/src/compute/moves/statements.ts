@@ -36,11 +36,18 @@ export interface MoveRow {
   uncommitted: boolean;
   stored: boolean;
   transfer_error: string | null;
+  /** Uploads that have failed. */
+  failed_uploads: number;
   /** The source is still being drained with moves. */
   leaving: boolean;
   target_lost: boolean;
 }
 
+/** Of an upload or a fetch that is tried again. */
+const TRANSFER_ERROR =
+  '(select l.error from artifact_locations l where l.artifact_id = m.id and l.error is not null limit 1)';
+
+/** Those that wait come last. */
 export const MOVES = statement<MoveRow>(
   'sandbox-moves',
   `select m.id, m.status, m.sandbox_id, m.source_id, m.target_id, m.copy_on, m.resumes, m.arrived_at is not null as arrived, m.attempts,
@@ -52,13 +59,14 @@ export const MOVES = statement<MoveRow>(
             select 1 from volume_attachments v join volume_copies c on c.volume_id = v.volume_id
              where v.sandbox_id = s.id and c.runner_id = m.source_id and c.desired = 'present' and c.dirty_since is not null) as uncommitted,
           a.stored_at is not null as stored,
-          (select l.error from artifact_locations l where l.artifact_id = m.id and l.error is not null limit 1) as transfer_error,
+          ${TRANSFER_ERROR} as transfer_error,
+          coalesce((select l.attempts from artifact_locations l where l.artifact_id = m.id and l.runner_id = m.source_id), 0) as failed_uploads,
           r.draining_since is not null and r.drain_move and r.forgotten_at is null as leaving,
           coalesce(t.status = 'lost' or t.forgotten_at is not null, false) as target_lost
      from sandbox_moves m join sandboxes s on s.id = m.sandbox_id join runners r on r.id = m.source_id
      left join runners t on t.id = m.target_id left join artifacts a on a.id = m.id
     where m.status in ${IN_PROGRESS}
-    order by m.created_at limit 500`,
+    order by m.status = 'waiting', m.resumes desc, m.created_at limit 500`,
 );
 
 /** Locks a move that is still in this status. $1 move, $2 status */
@@ -130,7 +138,7 @@ export const BEGIN = statement(
 );
 /**
  * Sandboxes that do not run on hosts that are being drained with moves. One whose move has failed is moved again after a while, and still
- * runs again if it did before.
+ * runs again if it did before. $1 host, or null for all; $2 only those that ran, however short ago their move has failed
  */
 export const BEGIN_RESTING = statement<{ id: string }>(
   'sandbox-moves-begin-resting',
@@ -144,7 +152,9 @@ export const BEGIN_RESTING = statement<{ id: string }>(
     where r.draining_since is not null and r.drain_move and r.forgotten_at is null and r.status = 'online'
       and s.status in ('stopped', 'paused') and s.persistent and s.manifest_name is not null and s.owner_kind = 'project'
       and not exists (select 1 from sandbox_moves m where m.sandbox_id = s.id and m.status in ${IN_PROGRESS})
-      and (f.updated_at is null or f.updated_at < now() - interval '30 seconds')
+      and ($1::uuid is null or r.id = $1)
+      and case when $2::boolean then coalesce(f.resumes, false)
+               else f.updated_at is null or f.updated_at < now() - interval '30 seconds' end
     limit 500
    on conflict do nothing returning id`,
 );
@@ -162,7 +172,8 @@ export const OF_HOST = statement<{
   updated_at: Date;
 }>(
   'sandbox-moves-of-host',
-  `select m.sandbox_id, s.region, m.status, m.target_id, m.resumes, m.pause_ms, m.error, m.created_at, m.updated_at
+  `select m.sandbox_id, s.region, m.status, m.target_id, m.resumes, m.pause_ms,
+          coalesce(m.error, case when m.status in ${IN_PROGRESS} then ${TRANSFER_ERROR} end) as error, m.created_at, m.updated_at
      from sandbox_moves m join sandboxes s on s.id = m.sandbox_id
     where m.source_id = $1 order by m.status in ${IN_PROGRESS} desc, m.created_at desc, m.id limit 500`,
 );

@@ -15,23 +15,23 @@ export interface TargetNeed {
   exclude: readonly string[];
 }
 
+const canMove = ({ capabilities }: Host): boolean => capabilities?.includes(MOVES_CAPABILITY) === true;
+
 /** @returns the host, or why there is none: what the move waits for */
 export function chooseTarget(
   { need, source, hasMemory, exclude }: TargetNeed,
   hosts: readonly Host[],
   overcommit: Overcommit,
 ): { host: Host } | { reason: string } {
+  if (source === undefined) return { reason: 'its host has not been heard from for long' };
+  if (!canMove(source)) return { reason: 'its host has an earlier version, which cannot move sandboxes' };
   const region = `region ${quote(need.region)}`;
   const others = hosts.filter(
     (host) =>
-      host.id !== source?.id &&
-      host.region === need.region &&
-      !exclude.includes(host.id) &&
-      host.capabilities?.includes(MOVES_CAPABILITY) === true,
+      host.id !== source.id && host.region === need.region && !exclude.includes(host.id) && canMove(host),
   );
   if (others.length === 0) return { reason: `no other host of ${region} takes moved sandboxes` };
   if (!hasMemory) return choose(need, others, overcommit);
-  if (source === undefined) return { reason: 'what its memory needs is not known: its host is lost' };
   const saved = { fc_version: source.facts.vmm, cpu_marker: cpuMarker(source.facts) };
   const alike = others.filter(({ facts }) => platformMismatch(saved, facts) === undefined);
   if (alike.length === 0)

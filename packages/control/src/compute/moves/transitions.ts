@@ -14,7 +14,7 @@ export const MOVE_MACHINE = defineMachine<Transition<MoveStatus, MoveEvent>>({
     { from: ['waiting'], on: 'store', to: 'storing', note: 'it does not run, and another host has the capacity: its host uploads it' },
     { from: ['storing'], on: 'place', to: 'placing', note: 'it is in the store: the other host fetches it' },
     { from: ['placing'], on: 'arrive', to: 'resuming', note: 'the other host has it and is its host now; this one removes its copy' },
-    { from: ['waiting'], on: 'stay', to: 'resuming', note: 'the drain was ended: it runs again where it is' },
+    { from: ['waiting', 'storing'], on: 'stay', to: 'resuming', note: 'the drain was ended: it runs again where it is' },
     { from: ['resuming'], on: 'finish', to: 'done', note: 'it runs again, did not run before, or could not be started (`error`)' },
     { from: ['waiting', 'storing', 'placing'], on: 'fail', to: 'failed', note: 'it is still on its host; the other one removes what it has' },
   ],
