@@ -239,7 +239,7 @@ export async function createServices(
 
   const store = await openStore(options.store, deploymentId);
   cleanup.defer(() => store.close?.());
-  const stores = createStores({ database, encryption, deploymentId: deployment, own: store });
+  const stores = createStores({ database, encryption, deploymentId, own: store });
   cleanup.defer(() => stores.close());
   const { blobs } = await stores.open(DEPLOYMENT_STORE);
 
