@@ -214,6 +214,12 @@ export async function isTopEmpty(chain: DiskChain): Promise<boolean> {
   return size === emptyQcow2Bytes(chain.bytes);
 }
 
+/** Bytes that the last layer has allocated. */
+export async function topBytes(chain: DiskChain): Promise<number> {
+  const top = chain.layers.at(-1);
+  return top === undefined ? 0 : (await stat(chainPath(chain, top))).blocks * 512;
+}
+
 /** The chain without its last layer, which must be empty. */
 export function belowTop(chain: DiskChain): DiskChain {
   return { ...chain, layers: chain.layers.slice(0, -1) };

@@ -1,15 +1,15 @@
-import { mkdir, open, rm, stat } from 'node:fs/promises';
+import { mkdir, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Logger } from 'pino';
 import {
   belowTop,
-  chainPath,
   forkChain,
   growChain,
   linkOrCopy,
   readChain,
   saveChain,
   shareChain,
+  topBytes,
 } from '../disk/disk-chain.ts';
 import type { DiskChain } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
@@ -28,10 +28,11 @@ import type { Hardware } from '../vmm/hardware.ts';
 import { tuning } from '../vmm/tuning.ts';
 import type { Tuning } from '../vmm/tuning.ts';
 import { isAlive } from '../vmm/process-identity.ts';
+import { captureResting } from './capture-resting.ts';
 import { ForkMemoryCache } from './fork-memory-cache.ts';
 import type { PreparedMemory, SharedForkMemory, TakeVmm } from './fork-memory-cache.ts';
 import { shareSuspendImage } from './share-suspend-image.ts';
-import { MemoryBlockedError, NotResumableError, SuspendImage, type Suspension } from './suspend-image.ts';
+import { SuspendImage } from './suspend-image.ts';
 import type { RunningVm } from './boot-options.ts';
 import { takeDisk, takeCheckpoint } from './checkpoint.ts';
 import type { Checkpoint, GuestHold, SourceOptions } from './checkpoint.ts';
@@ -228,62 +229,9 @@ export class Captures {
     }
   }
 
-  /**
-   * Captures a sandbox that does not run as a snapshot, with its memory if it is paused. Its disk gets a new top layer, as the captured ones
-   * must not change any more.
-   */
+  /** Captures a sandbox that does not run as a snapshot. */
   async snapshotResting(id: string, vmId: string, image: CapturedImage): Promise<void> {
-    const { folders, snapshots, localCopies } = this.#options;
-    const keep = folders.keep(vmId);
-    const chain = await readChain(keep);
-    if (chain === undefined) throw new Error(`the disk of VM ${vmId} is not on this machine any more`);
-    const memory = await this.#restingMemory(keep);
-    const folder = await snapshots.begin(id);
-    try {
-      await growChain(chain, true);
-      await saveChain(await shareChain(chain, folder), true);
-      if (memory !== undefined) {
-        await shareSuspendImage(keep, folder);
-        await rm(heldImagePath(folder), { force: true });
-      }
-      await linkOrCopy(await localCopies.localPath(image.path), heldImagePath(folder));
-      await snapshots.complete(id, {
-        kind: memory === undefined ? 'disk' : 'full',
-        vmId,
-        manifest: image.digest,
-        image: image.config,
-        noChanges: false,
-        diskBytes: await topBytes(chain),
-        scratchBytes: chain.bytes,
-        ...(memory && {
-          memory: {
-            shape: memory.shape,
-            vmm: memory.vmm,
-            hostCpu: memory.hostCpu,
-            accelerator: memory.accelerator,
-            ...(await describeMemory(folder, this.#options.platform.driver)),
-          },
-        }),
-      });
-    } catch (error) {
-      await snapshots.abandon(id).catch(() => undefined);
-      throw explainFullDisk(error, folder, 'the sandbox');
-    }
-  }
-
-  /** The suspend image of a sandbox; undefined when there is none, or none that any host could resume. */
-  async #restingMemory(keep: string): Promise<Suspension | undefined> {
-    const image = new SuspendImage(keep);
-    const suspension = await image.read();
-    if (suspension === undefined) return undefined;
-    try {
-      await image.check(this.#options.platform);
-    } catch (error) {
-      if (error instanceof NotResumableError) return undefined;
-      // Another host may be able to resume what this one cannot.
-      if (!(error instanceof MemoryBlockedError)) throw error;
-    }
-    return suspension;
+    await captureResting(this.#options, id, vmId, image);
   }
 
   /**
@@ -429,8 +377,3 @@ function hasEnded({ vmm }: PreparedMemory): boolean {
 }
 
 function ignore(): void {}
-
-async function topBytes(chain: DiskChain): Promise<number> {
-  const top = chain.layers.at(-1);
-  return top === undefined ? 0 : (await stat(chainPath(chain, top))).blocks * 512;
-}

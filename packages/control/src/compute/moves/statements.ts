@@ -136,6 +136,9 @@ export const BEGIN = statement(
    on conflict (sandbox_id) where status in ${IN_PROGRESS}
    do update set resumes = true, paused_at = now(), updated_at = now() where m.status = 'waiting'`,
 );
+/** After the first failure; it doubles with each further one, up to half an hour: each attempt uploads all of it. */
+const RETRY_S = 30;
+
 /**
  * Sandboxes that do not run on hosts that are being drained with moves. One whose move has failed is moved again after a while, and still
  * runs again if it did before. $1 host, or null for all; $2 only those that ran, however short ago their move has failed
@@ -146,7 +149,7 @@ export const BEGIN_RESTING = statement<{ id: string }>(
    select gen_random_uuid(), s.id, s.runner_id, 'waiting', coalesce(f.resumes, false), f.paused_at
      from runners r join sandboxes s on s.runner_id = r.id and s.held
      left join lateral (
-       select o.resumes, o.paused_at, o.updated_at from sandbox_moves o
+       select o.resumes, o.paused_at, o.updated_at, count(*) over () as failures from sandbox_moves o
         where o.sandbox_id = s.id and o.source_id = r.id and o.status = 'failed' and o.created_at >= r.draining_since
         order by o.created_at desc limit 1) f on true
     where r.draining_since is not null and r.drain_move and r.forgotten_at is null and r.status = 'online'
@@ -154,7 +157,7 @@ export const BEGIN_RESTING = statement<{ id: string }>(
       and not exists (select 1 from sandbox_moves m where m.sandbox_id = s.id and m.status in ${IN_PROGRESS})
       and ($1::uuid is null or r.id = $1)
       and case when $2::boolean then coalesce(f.resumes, false)
-               else f.updated_at is null or f.updated_at < now() - interval '30 seconds' end
+               else f.updated_at is null or f.updated_at < now() - ${RETRY_S} * power(2, least(f.failures - 1, 6)) * interval '1 second' end
     limit 500
    on conflict do nothing returning id`,
 );
