@@ -252,6 +252,29 @@ describe('a move in progress', () => {
     await source.assigned(vm.uuid, ({ desired }) => desired === 'deleted');
   });
 
+  it('of a sandbox with volumes waits until its host has committed them, and mounts them on the other one', async () => {
+    const made = await world.call('POST', '/volumes', { name: 'data', size_gb: 1 });
+    assert.equal(made.status, 200, made.text);
+    const { id: volume } = made.body;
+    const source = await newHost({ volume: () => undefined });
+    const vm = await running({ volumes: [{ volume: 'data', mount_path: '/data' }] });
+    const dirty = async (detail: object): Promise<void> => {
+      const generation = source.volumes.get(volume)?.generation ?? 0;
+      const seq = source.report({ kind: 'volume', id: volume, generation, status: 'present', detail });
+      await until(() => source.acked >= seq);
+    };
+    await dirty({ dirty_since: '2026-01-02T03:04:05Z', commit: 0 });
+    const target = await newHost();
+    await drain(source);
+    await until(async () => /committing changes/.test((await moveOf(source, vm))?.error ?? ''));
+    await dirty({ commit: 1 });
+    await untilMove(source, vm, 'done');
+    await waitFor(world.call, vm.id, 'running');
+    assert.equal((await record(vm)).runner_id, target.id);
+    assert.ok(target.volumes.has(volume));
+    assert.equal(target.assignments.get(vm.uuid)?.start_from, 'disk');
+  });
+
   it('goes on after a restart of the server', async () => {
     const source = await newHost({ artifact: () => undefined });
     const vm = await running();
