@@ -142,7 +142,11 @@ export const NETWORK = {
     group: 'Network',
   }),
   RELEAP_REVERSE_HOST: variable({
-    schema: Type.String({ pattern: '^[0-9A-Za-z.:_-]+$', expected: 'an IP address or a host name' }),
+    // With its port at most 64 characters (`REVERSE_ADDRESS`).
+    schema: Type.String({
+      pattern: '^[0-9A-Za-z.:_-]{1,56}$',
+      expected: 'an IP address or a host name of at most 56 characters',
+    }),
     defaultText: '`RELEAP_INTERNAL_HOST`, unless that is a loopback address: then none',
     description:
       'Address at which this gateway accepts the connections of hosts that accept none themselves (without `RELEAP_DATA_HOST`), over TLS with ' +
