@@ -1,4 +1,4 @@
-/** Hosts that accept no connections: who needs some, says so over the control plane, through whichever servers. */
+/** Hosts that accept no connections: gateways ask for some over the control plane, through any of its servers. */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { after, before, it } from 'node:test';

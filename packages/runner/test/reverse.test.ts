@@ -136,7 +136,7 @@ async function hello(socket: Socket): Promise<string> {
 }
 
 describe('a host that accepts no connections', () => {
-  test('is asked to open them when somebody needs one, and serves as many as are needed', async () => {
+  test('is asked to open them when a request needs one, and serves as many as are needed', async () => {
     await using one = await runner();
     await using gateway = new Gateway({ ask: (_id, address) => one.dialer.dial(address) });
     await gateway.listen();
@@ -178,7 +178,7 @@ describe('a host that accepts no connections', () => {
     await hello(await first.host().dial());
     await until(() => first.accepted.size >= 4);
     await first[Symbol.asyncDispose]();
-    // It asks nobody: the runner comes by itself.
+    // It does not ask: the runner comes by itself.
     await using second = new Gateway({ waitMs: 60_000 });
     await second.listen(Number(address.split(':')[1]));
     assert.equal(await hello(await second.host().dial()), 'hello');

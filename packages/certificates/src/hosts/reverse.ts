@@ -21,7 +21,7 @@ export const REVERSE_FIRST_BYTE = MAGIC[0];
 const HANDSHAKE_MS = 10_000;
 /** Longer than the way over the control plane to the runner, and its handshake. */
 const WAIT_MS = 10_000;
-/** How often the runner is asked while somebody waits. */
+/** How often the runner is asked while a request waits. */
 const ASK_MS = 1_000;
 /** Then the runner opens another one, and shows its present certificate. */
 const IDLE_MS = 10 * 60_000;

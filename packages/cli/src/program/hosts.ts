@@ -29,8 +29,8 @@ export function hostCommands({ program, lazy }: Registration): void {
     .summary('the machines that hold sandboxes')
     .description(
       "What the operator does with the machines that hold sandboxes. Reads the operator's token " +
-        '($RELEAP_HOME/operator.token), so it works on the machine of the service, as its user. HOST is an id, or ' +
-        'enough of its beginning.',
+        '($RELEAP_HOME/operator.token), so it works on the machine of the service, as its user. HOST is an id, ' +
+        'enough of its beginning, or a name that one host has.',
     );
   host
     .command('ls', { isDefault: true })

@@ -98,7 +98,7 @@ export type AckMessage = Static<typeof AckMessage>;
 
 /**
  * Control to runners with `REVERSE_CAPABILITY`: a gateway or a control server at this address needs connections. It is sent again
- * while somebody waits for one.
+ * while a request waits for one.
  */
 export const DialMessage = Type.Object({ type: Type.Literal('dial'), address: Type.String(REVERSE_ADDRESS) });
 export type DialMessage = Static<typeof DialMessage>;

@@ -1,6 +1,6 @@
 /**
  * The data server for other machines where this one accepts no connections: the runner opens them, to gateways and control servers that
- * have asked for it. Who has opened it makes no difference: they are the clients of TLS, and send the requests.
+ * have asked for it. Which side has opened it makes no difference: they are the clients of TLS, and send the requests.
  */
 import type { Server as HttpServer } from 'node:http';
 import { connect, type Socket } from 'node:net';
@@ -101,7 +101,7 @@ class Place {
     this.#tls = dataTls(options.certificate, HANDSHAKE_MS, ready, options.log);
   }
 
-  /** Somebody waits there. */
+  /** A request waits there. */
   wanted(): void {
     this.#answeredAt = performance.now();
     this.#failures = 0;
