@@ -1,13 +1,13 @@
 /** `releap backup`. */
 import { randomUUID } from 'node:crypto';
 import { Readable } from 'node:stream';
-import { parseArgs } from 'node:util';
 import { openStore, REFERENCED_BLOBS, type ReferencedBlob } from '@releap/control/backup';
 import { dumpDatabase, type DatabaseDump } from '@releap/database/backup';
 import { pino, type Logger } from 'pino';
 import { type Config, ConfigError, withoutPassword } from '../config/config.ts';
 import { type Variable, VARIABLES } from '../config/variables.ts';
 import { loggerOptions } from '../log/logger-options.ts';
+import { parsed } from './arguments.ts';
 import { FORMAT, type Manifest } from './format.ts';
 import { homeFiles } from './home-files.ts';
 import { openHomeDatabase } from './home-database.ts';
@@ -23,7 +23,7 @@ interface BackupOptions {
 }
 
 async function readOptions(config: Config, args: readonly string[]): Promise<BackupOptions | undefined> {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = parsed({
     args: [...args],
     allowPositionals: true,
     options: {

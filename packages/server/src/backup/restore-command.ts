@@ -2,13 +2,13 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { buffer } from 'node:stream/consumers';
-import { parseArgs } from 'node:util';
 import { openStore, type BlobStore } from '@releap/control/backup';
 import { lockFile, migrate } from '@releap/database';
 import { assertKnownSchema, DatabaseLoad, migrateTo, restoredFrom } from '@releap/database/backup';
 import { pino, type Logger } from 'pino';
 import { type Config, ConfigError } from '../config/config.ts';
 import { loggerOptions } from '../log/logger-options.ts';
+import { parsed } from './arguments.ts';
 import type { Header, Manifest } from './format.ts';
 import { pathOf, writeHomeFile } from './home-files.ts';
 import { type HomeDatabase, startHomePostgres } from './home-database.ts';
@@ -28,7 +28,7 @@ interface RestoreOptions {
 }
 
 async function readOptions(config: Config, args: readonly string[]): Promise<RestoreOptions | undefined> {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = parsed({
     args: [...args],
     allowPositionals: true,
     options: { 'passphrase-file': { type: 'string' }, force: { type: 'boolean' } },
