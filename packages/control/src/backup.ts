@@ -8,6 +8,7 @@ export {
   REFERENCED_BLOBS,
   type ReferencedBlob,
 } from './compute/hosts/losses.ts';
+export { disconnectHosts } from './fleet/runners/operator-marks.ts';
 export { KEY_BYTES, seal, unseal } from './platform/encryption/aes-gcm.ts';
 export type { BlobStore } from './storage/artifacts/blob-store.ts';
 export { openStore } from './storage/artifacts/open-store.ts';

@@ -245,6 +245,9 @@ describe('backup and restore', () => {
     // The host has seen generations that this database has not.
     const seen = runner.assignments.get(vm.uuid);
     assert.ok(seen);
+    // Nothing is placed on a host that was connected then, before it is again.
+    const { rows: before } = await again.database.pool.query('select status, ready from runners');
+    assert.deepEqual(before, [{ status: 'offline', ready: false }]);
     const host = await again.runner({ id: runner.id });
     const assigned = await host.assigned(vm.uuid);
     assert.ok(assigned.generation > seen.generation + 1000, `${assigned.generation}`);

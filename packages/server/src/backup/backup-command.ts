@@ -3,10 +3,10 @@ import { randomUUID } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { openStore, REFERENCED_BLOBS, type ReferencedBlob } from '@releap/control/backup';
 import { dumpDatabase, type DatabaseDump } from '@releap/database/backup';
-import { pino, type Logger } from 'pino';
+import type { Logger } from 'pino';
 import { type Config, ConfigError, withoutPassword } from '../config/config.ts';
 import { type Variable, VARIABLES } from '../config/variables.ts';
-import { loggerOptions } from '../log/logger-options.ts';
+import { commandLog } from './command-log.ts';
 import { parsed } from './arguments.ts';
 import { FORMAT, type Manifest } from './format.ts';
 import { homeFiles } from './home-files.ts';
@@ -47,7 +47,7 @@ async function readOptions(config: Config, args: readonly string[]): Promise<Bac
 export async function backup(config: Config, args: readonly string[]): Promise<number | undefined> {
   const options = await readOptions(config, args);
   if (options === undefined) return undefined;
-  const log = pino(loggerOptions(config.log.level), pino.destination({ fd: 2, sync: true }));
+  const log = commandLog(config);
   await assertRestored(config);
   await using database = await openHomeDatabase(config, log);
   await using dump = await dumpDatabase(database.url, log);

@@ -2,12 +2,12 @@
 import { mkdir } from 'node:fs/promises';
 import path from 'node:path';
 import { buffer } from 'node:stream/consumers';
-import { openStore, type BlobStore } from '@releap/control/backup';
-import { lockFile, migrate } from '@releap/database';
+import { disconnectHosts, openStore, type BlobStore } from '@releap/control/backup';
+import { lockFile, migrate, openDatabase } from '@releap/database';
 import { assertKnownSchema, DatabaseLoad, migrateTo, restoredFrom } from '@releap/database/backup';
-import { pino, type Logger } from 'pino';
+import type { Logger } from 'pino';
 import { type Config, ConfigError } from '../config/config.ts';
-import { loggerOptions } from '../log/logger-options.ts';
+import { commandLog } from './command-log.ts';
 import { parsed } from './arguments.ts';
 import type { Header, Manifest } from './format.ts';
 import { pathOf, writeHomeFile } from './home-files.ts';
@@ -20,6 +20,9 @@ import { assertEmptyDatabase, movesAside, occupiedPaths, setAside } from './rest
 
 /** Processes that use a home or its database. */
 const LOCKS = ['lock', 'run/control.lock', 'run/gateway.lock'];
+
+/** Statements that read all of a large database. */
+const STATEMENT_MS = 10 * 60_000;
 
 interface RestoreOptions {
   file: string;
@@ -46,7 +49,7 @@ async function readOptions(config: Config, args: readonly string[]): Promise<Res
 export async function restore(config: Config, args: readonly string[]): Promise<number | undefined> {
   const options = await readOptions(config, args);
   if (options === undefined) return undefined;
-  const log = pino(loggerOptions(config.log.level), pino.destination({ fd: 2, sync: true }));
+  const log = commandLog(config);
   const archive = await openBackup(options);
   const { header, manifest } = archive;
 
@@ -59,11 +62,13 @@ export async function restore(config: Config, args: readonly string[]): Promise<
   await restoreDatabase(url, archive, log);
   await restoreFiles(config, archive);
   await migrate({ url, log });
+  await using pool = openDatabase({ url, log, connections: 1, statementTimeoutMs: STATEMENT_MS });
+  await disconnectHosts(pool.pool);
   const store = await openStore(config.store, header.deployment_id);
   try {
     if (manifest.store.included) await restoreBlobs(store, archive);
     // Read first: the report is worth a repetition of the restore.
-    const report = await restoreReport({ url, store, header, manifest, log });
+    const report = await restoreReport({ database: pool, store, header, manifest });
     await removeMarker(config.home);
     process.stdout.write(report);
   } finally {

@@ -7,23 +7,19 @@ import {
   type HostContent,
   type LostContent,
 } from '@releap/control/backup';
-import { openDatabase } from '@releap/database';
-import type { Logger } from 'pino';
+import type { Database } from '@releap/database';
 import type { Header, Manifest } from './format.ts';
 
 /** Not settings of the service. */
 const OWN = ['RELEAP_HOME', 'RELEAP_BACKUP_PASSPHRASE'];
-const STATEMENT_MS = 10 * 60_000;
 
 export async function restoreReport(options: {
-  url: string;
+  database: Database;
   store: BlobStore;
   header: Header;
   manifest: Manifest;
-  log: Logger;
 }): Promise<string> {
-  const { url, store, header, manifest, log } = options;
-  await using database = openDatabase({ url, log, connections: 1, statementTimeoutMs: STATEMENT_MS });
+  const { database, store, header, manifest } = options;
   const { referenced, missing } = await missingBlobs(database.pool, store);
   const lost = await lostContents(database.pool, missing);
   const hosts = await hostContents(database.pool);
@@ -85,5 +81,6 @@ function settingLines(settings: Readonly<Record<string, string>>): string[] {
 
 function elapsed(since: number): string {
   const minutes = Math.max(0, Math.round((Date.now() - since) / 60_000));
-  return minutes < 120 ? `${minutes} minutes` : `${Math.round(minutes / 60)} hours`;
+  const [count, unit] = minutes < 120 ? [minutes, 'minute'] : [Math.round(minutes / 60), 'hour'];
+  return `${count} ${unit}${count === 1 ? '' : 's'}`;
 }

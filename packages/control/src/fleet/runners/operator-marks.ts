@@ -27,6 +27,12 @@ const END_CONNECTION = statement(
   `update runners r set epoch = epoch + 1, ready = false, ${RUNNER_EVENTS.sets('r', { revoke: 'true' })} where id = $1`,
 );
 
+/** No server has a connection of any host: the database was restored. */
+const DISCONNECT_ALL = statement(
+  'runners-disconnect',
+  `update runners r set ready = false, ${RUNNER_EVENTS.sets('r', 'disconnect')} where ${RUNNER_EVENTS.allows('r', 'disconnect')}`,
+);
+
 /** Null removes an entry. $1 host, $2 slugs by kind */
 const SET_CLASSES = statement<{ id: string }>(
   'host-set-classes',
@@ -55,6 +61,11 @@ export async function unmarkDraining(on: Queryable, id: string): Promise<boolean
 /** It can no longer connect. @returns when; undefined: it is not lost, does not exist, or was forgotten before */
 export async function markForgotten(on: Queryable, id: string): Promise<Date | undefined> {
   return (await queryOne(on, FORGET, [id]))?.forgotten_at;
+}
+
+/** Nothing is placed on a host before it has connected again. No server may run. */
+export async function disconnectHosts(on: Queryable): Promise<void> {
+  await queryAll(on, DISCONNECT_ALL, []);
 }
 
 /** Its credential was revoked. */
