@@ -76,7 +76,7 @@ export const TEST_PACKAGES = [
     service: 'pgbouncer',
     why: 'a real connection pooler, which control servers refuse',
   },
-  { name: 'crun', command: 'crun', why: 'runs the image of the control plane as a container' },
+  { name: 'runc', command: 'runc', why: 'runs the image of the control plane as a container' },
   { name: 'bind9-dnsutils', command: 'nsupdate', why: 'dynamic updates of that DNS server' },
 ];
 

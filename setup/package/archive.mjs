@@ -24,15 +24,16 @@ import { run } from '../command.mjs';
 export async function copyReproducibly(from, to, skip = () => false) {
   const found = await lstat(from);
   await mkdir(path.dirname(to), { recursive: true, mode: 0o755 });
-  if (found.isSymbolicLink()) return void (await symlink(await readlink(from), to));
-  if (!found.isDirectory()) {
+  if (found.isSymbolicLink()) await symlink(await readlink(from), to);
+  else if (found.isDirectory()) {
+    await mkdir(to, { recursive: true });
+    for (const name of await readdir(from)) {
+      const file = path.join(from, name);
+      if (!skip(file)) await copyReproducibly(file, path.join(to, name), skip);
+    }
+  } else {
     await copyFile(from, to, constants.COPYFILE_FICLONE);
-    return void (await chmod(to, (found.mode & 0o111) === 0 ? 0o644 : 0o755));
-  }
-  await mkdir(to, { recursive: true });
-  for (const name of await readdir(from)) {
-    const file = path.join(from, name);
-    if (!skip(file)) await copyReproducibly(file, path.join(to, name), skip);
+    await chmod(to, (found.mode & 0o111) === 0 ? 0o644 : 0o755);
   }
 }
 

@@ -6,7 +6,7 @@ import { existsSync } from 'node:fs';
 import { chmod, mkdir, readdir, realpath, rename, rm, stat, symlink, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { ARCHITECTURE } from '../architecture.mjs';
-import { run } from '../command.mjs';
+import { findCommand, run } from '../command.mjs';
 import { copyReproducibly, setTimes, sha256OfFile, tarOptions } from './archive.mjs';
 
 const INSTALLATION = 'usr/lib/releap';
@@ -16,6 +16,8 @@ const PARTS = ['LICENSE', 'build/programs', 'manifest.json', 'packages/database'
 const HOME = 'var/lib/releap';
 /** The user of unprivileged images. */
 const USER = 65532;
+/** Of the machine that builds, with their libraries. The control plane locks its home with it. */
+const TOOLS = ['flock'];
 const LDD = /^\s*(?:\S+ => )?(\/\S+) \(0x[0-9a-f]+\)$/gm;
 /** As deploy/bin/releap, for there is no shell. */
 const ENTRYPOINT = [
@@ -64,7 +66,7 @@ export async function writeImage(file, { tree, scratch, manifest, epoch }) {
     config: {
       User: `${USER}:${USER}`,
       Env: [
-        `PATH=/${INSTALLATION}/${NODE}/bin`,
+        'PATH=/usr/bin',
         `RELEAP_HOME=/${HOME}`,
         'RELEAP_HOST=0.0.0.0',
         'RELEAP_INTERNAL_HOST=0.0.0.0',
@@ -110,8 +112,12 @@ export async function writeImage(file, { tree, scratch, manifest, epoch }) {
 async function makeBase(root, tree) {
   for (const name of ['bin/node', 'LICENSE', 'package.json'])
     await copyReproducibly(path.join(tree, NODE, name), path.join(root, INSTALLATION, NODE, name));
-  const listed = await run('ldd', [path.join(tree, NODE, 'bin/node')]);
-  for (const [, library] of listed.matchAll(LDD)) {
+  const tools = await Promise.all(TOOLS.map(async (name) => [name, await findCommand(name)]));
+  for (const [name, file] of tools)
+    await copyReproducibly(await realpath(file), path.join(root, 'usr/bin', name));
+  const programs = [path.join(tree, NODE, 'bin/node'), ...tools.map(([, file]) => file)];
+  const listed = (await Promise.all(programs.map((file) => run('ldd', [file])))).join('');
+  for (const library of new Set([...listed.matchAll(LDD)].map(([, file]) => file))) {
     await copyReproducibly(await realpath(library), path.join(root, 'usr', library.replace(/^\/usr\//, '')));
   }
   for (const name of ['lib', 'lib64']) await symlink(`usr/${name}`, path.join(root, name));

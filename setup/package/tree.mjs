@@ -118,7 +118,7 @@ async function closureOf(repository, names) {
       await visit(needed);
   };
   for (const name of names) await visit(name);
-  return [...found].sort();
+  return [...found];
 }
 
 async function newest(repository, folder, prefix) {

@@ -1,5 +1,7 @@
+import { existsSync } from 'node:fs';
 import { styleText } from 'node:util';
 import { type Config, urlHost } from '../config/config.ts';
+import { PROGRAM } from '../paths.ts';
 
 export interface ReadyFacts {
   seconds: number;
@@ -15,12 +17,14 @@ export interface ReadyFacts {
   vmm: string;
 }
 
-/** Printed after `npm start`: addresses, and commands to try. */
+/** Printed after a start: addresses, and commands to try. */
 export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): string {
   const paint = (style: Parameters<typeof styleText>[0], text: string): string =>
     color ? styleText(style, text, { validateStream: false }) : text;
   const emulated = facts.accelerator === 'tcg' ? ' (emulated: no working hardware virtualisation)' : '';
   const home = config.home === '/var/lib/releap' ? '' : `RELEAP_HOME=${config.home} `;
+  // A package has no sources, and its rlp is in the PATH.
+  const rlp = existsSync(PROGRAM) ? 'npx rlp' : 'rlp';
   const image = config.builtinImages[0] ?? 'IMAGE';
   const rows: [string, string][] = [
     ['API', `${facts.apiUrl}   (${facts.apiUrl}/openapi.json)`],
@@ -38,7 +42,7 @@ export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): 
     '',
     ...rows.map(([name, value]) => `  ${paint('dim', name.padEnd(8))} ${value}`),
     '',
-    `  ${paint('dim', 'Try')}      ${paint('cyan', `${home}npx rlp run ${image} -- uname -a`)}`,
+    `  ${paint('dim', 'Try')}      ${paint('cyan', `${home}${rlp} run ${image} -- uname -a`)}`,
     '',
   ].join('\n');
 }
