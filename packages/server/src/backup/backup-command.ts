@@ -16,6 +16,8 @@ import { assertRestored } from './restore-marker.ts';
 import { type ArchiveWriter, writeArchive } from './write-archive.ts';
 import { VERSION } from './version.ts';
 
+const LINE_FEED = 0x0a;
+
 interface BackupOptions {
   target: string;
   passphrase: string | undefined;
@@ -88,9 +90,9 @@ async function writeContent(
   for (const { name, columns, partitions } of dump.tables) {
     let rows = 0;
     const counted = async function* (): AsyncGenerator<Uint8Array> {
-      for await (const row of dump.rows({ name, columns, partitions })) {
-        rows += 1;
-        yield row;
+      for await (const chunk of dump.rows({ name, columns, partitions })) {
+        rows += linesIn(chunk);
+        yield chunk;
       }
     };
     await archive.stream(`database/${name}`, counted());
@@ -114,6 +116,13 @@ async function writeContent(
     },
     settings: settingsOf(process.env),
   };
+}
+
+/** A row of COPY's text format is a line; line feeds in values are escaped. */
+function linesIn(chunk: Uint8Array): number {
+  let lines = 0;
+  for (let at = chunk.indexOf(LINE_FEED); at >= 0; at = chunk.indexOf(LINE_FEED, at + 1)) lines += 1;
+  return lines;
 }
 
 async function writeBlobs(
