@@ -1,15 +1,21 @@
 import assert from 'node:assert/strict';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { testKeys } from '@releap/testing/keys';
+import { startS3Server } from '@releap/testing/s3-server';
 import { startWorld, until, type World } from '@releap/testing/world';
 import { home, type Home } from './home.ts';
 import { json, type Outcome, rlpHere } from './rlp.ts';
 import { newProject, type Project } from './world.ts';
 
+const keys = testKeys();
 let world: World;
 let project: Project;
 let folder: Home;
 before(async () => {
-  world = await startWorld();
+  world = await startWorld({ keys });
   project = await newProject(world);
   folder = await home({ url: world.url, internalUrl: world.internalUrl, key: project.key });
 });
@@ -65,6 +71,39 @@ describe('rlp region', () => {
     ])
       assert.equal(String((await region(...args)).code), code, args.join(' '));
     assert.match((await region('rm', 'nowhere')).stderr, /region "nowhere" not found/);
+  });
+
+  test('store gives a region a bucket, with a key from stdin, and returns it to the store of the deployment', async () => {
+    const dir = await mkdtemp(path.join(tmpdir(), 'releap-region-store-'));
+    await using server = await startS3Server(dir);
+    const { bucket } = await server.bucket('north');
+    await done('create', 'stored');
+    const set = (url: string) =>
+      rlpHere(
+        null,
+        [
+          'region',
+          'store',
+          'stored',
+          url,
+          '--access-key-id',
+          server.credentials.accessKeyId,
+          '--endpoint',
+          server.endpoint,
+        ],
+        { env: { RELEAP_HOME: folder.path }, input: `${server.credentials.secretAccessKey}\n` },
+      );
+    const outcome = await set(`s3://${bucket}/images/`);
+    assert.deepEqual(outcome, { code: 0, stdout: `s3://${bucket}/images\n`, stderr: '' });
+    assert.match(await done(), /^stored +.* +s3:\/\/north\/images$/m);
+    const refused = await set('s3://missing');
+    assert.equal(refused.code, 1, refused.stderr);
+    assert.match(refused.stderr, /the bucket "missing" cannot be used/);
+    assert.equal(await done('store', 'stored', 'none'), 'none\n');
+    assert.match(await done(), /^stored +.* +-$/m);
+    await done('set', 'stored', '--disable');
+    assert.equal(await done('rm', 'stored'), 'stored\n');
+    await rm(dir, { recursive: true, force: true });
   });
 
   test('drain takes the sandboxes off every host of a region, and off no other', async () => {

@@ -186,13 +186,17 @@ function toolboxServer([first, ...others]: readonly string[]): Json {
   };
 }
 
+const REPLICATED: ReadonlySet<string> = new Set(['image_not_ready', 'snapshot_not_ready']);
+
 function operationObject(id: string, operation: Operation, plane: OpenApiPlane): Json {
   const { status, response } = operation.success;
   const responses: Json = { [status]: { ...responseObject(response), headers: RESPONSE_HEADERS } };
   for (const [code, description, codes] of operationErrors(operation)) {
     const schema =
       plane === 'compat' ? CompatError : operation.server === undefined ? ERRORS.get(code) : GatewayErrorBody;
-    const isLater = code === 429 || code === 503;
+    // Not yet in the region.
+    const isReplicated = code === 409 && codes.some((one) => REPLICATED.has(one));
+    const isLater = code === 429 || code === 503 || isReplicated;
     responses[code] = {
       ...responseObject({ description, ...(schema && { schema }) }),
       headers: {

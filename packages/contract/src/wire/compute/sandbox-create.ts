@@ -200,7 +200,7 @@ export const sandboxCreateOperations = {
       404: 'The snapshot named as image, a volume or an object store does not exist.',
       409:
         'The image, snapshot, volume or object store is not ready, or the credentials of the store were deleted; the machine that has the snapshot has not been heard ' +
-        'from, is being drained, or cannot run it (another VMM or CPU); a disk snapshot is not in that region.',
+        'from, is being drained, or cannot run it (another VMM or CPU); an image or disk snapshot is still replicating into that region.',
       429:
         'The create queue is full, or more requests were sent than one API key or one organization may ' +
         'make in a minute. Nothing was created.',
