@@ -59,7 +59,7 @@ async function makeNode(context: TestContext) {
     await writeFile(at(`bin/${name}`), `#!/bin/sh\n${text}\n`);
     await chmod(at(`bin/${name}`), 0o755);
   }
-  await mkdir(at('work'));
+  await mkdir(at('scratch'));
   await writeFile(at('release.deb'), 'package 1');
   await writeFile(at('settings'), 'RELEAP_CPU_TYPE=standard\n');
   await writeFile(at('token'), 'rlpjoin_abc');
@@ -70,7 +70,7 @@ async function makeNode(context: TestContext) {
       env: {
         PATH: `${at('bin')}:${process.env['PATH'] ?? ''}`,
         NODE: folder,
-        WORK: at('work'),
+        SCRATCH: at('scratch'),
         UNIT: 'releap-runner.service',
         NODE_NAME: 'node-1',
         DATA_HOST: '10.0.0.7',

@@ -11,7 +11,7 @@
 # SETTINGS_FILE, TOKEN_FILE                         lines VARIABLE=value; the join token, which may be absent once the host has joined
 set -eu
 
-WORK=${WORK:-/work}
+SCRATCH=${SCRATCH:-/scratch}
 # On the node.
 STATE=/var/lib/releap-installer
 HOME_FOLDER=/var/lib/releap
@@ -68,7 +68,7 @@ install_package() {
   fi
   file=${PACKAGE_FILE:-}
   if [ -z "$file" ]; then
-    file=$WORK/releap.deb
+    file=$SCRATCH/releap.deb
     say "downloading $PACKAGE_URL"
     wget -q -O "$file" "$PACKAGE_URL" || fail "cannot download $PACKAGE_URL"
   fi
@@ -117,17 +117,17 @@ start_unit() {
 }
 
 if [ "${1:-}" = ready ]; then
-  [ -e "$WORK/installed" ] && on_node systemctl is-active --quiet "$UNIT"
+  [ -e "$SCRATCH/installed" ] && on_node systemctl is-active --quiet "$UNIT"
   exit
 fi
-rm -f "$WORK/installed"
+rm -f "$SCRATCH/installed"
 changed=no
 check_node
 check_kill_mode
 install_package
 join
 start_unit
-touch "$WORK/installed"
+touch "$SCRATCH/installed"
 say "$NODE_NAME is a host: $(on_node dpkg-query --show releap)"
 [ "${1:-}" = once ] && exit
 trap 'exit 0' TERM INT
