@@ -7,6 +7,7 @@ export {
   missingBlobs,
   REFERENCED_BLOBS,
   type ReferencedBlob,
+  regionBuckets,
 } from './compute/hosts/losses.ts';
 export { disconnectHosts } from './fleet/runners/operator-marks.ts';
 export { KEY_BYTES, seal, unseal } from './platform/encryption/aes-gcm.ts';

@@ -3,6 +3,7 @@ import {
   hostContents,
   lostContents,
   missingBlobs,
+  regionBuckets,
   type BlobStore,
   type HostContent,
   type LostContent,
@@ -23,6 +24,7 @@ export async function restoreReport(options: {
   const { referenced, missing } = await missingBlobs(database.pool, store);
   const lost = await lostContents(database.pool, missing);
   const hosts = await hostContents(database.pool);
+  const buckets = await regionBuckets(database.pool);
   const rows = manifest.tables.reduce((sum, table) => sum + table.rows, 0);
   return [
     `restored backup ${header.id} of ${header.created_at}: ${rows} rows in ${manifest.tables.length} tables, ${manifest.files.length} files`,
@@ -34,6 +36,7 @@ export async function restoreReport(options: {
       ? 'store: the database names no blobs'
       : `store: ${referenced - missing.length} of ${referenced} blobs are there`,
     ...lost.map(lostLine),
+    ...(buckets.length === 0 ? [] : [`  not checked: the buckets of regions, ${buckets.join(', ')}`]),
     '',
     hosts.length === 0 ? 'hosts: the database knows none' : 'hosts, whose runners must connect again:',
     ...hosts.flatMap(hostLines),

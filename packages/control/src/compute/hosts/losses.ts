@@ -45,10 +45,10 @@ export interface LostContent {
 const LOST_ARTIFACTS = statement<LostContent>(
   'backup-lost-artifacts',
   `select a.kind, p.name as project, '' as detail,
-          coalesce((select s.name from snapshots s where s.id = a.id),
+          coalesce((select s.name from snapshots s where s.id = a.id), (select v.name from sandbox_states v where v.id = a.sandbox_id),
                    (select string_agg(i.name, ', ' order by i.name) from images i
                      where i.project_id = a.project_id and i.manifest_name = a.digest), a.digest, a.id::text) as name,
-          array(select l.runner_id::text from artifact_locations l where l.artifact_id = a.id and l.status = 'present') as hosts
+          array(select l.runner_id::text from artifact_locations l where l.artifact_id = a.id and l.status = 'present' and l.runner_id is not null) as hosts
      from artifacts a join projects p on p.id = a.project_id
     where exists (select 1 from artifact_parts ap where ap.artifact_id = a.id and ap.digest = any($1::text[]))
     order by 1, 2, 4`,
@@ -80,6 +80,16 @@ export async function lostContents(on: Queryable, digests: readonly string[]): P
   for (const query of [LOST_ARTIFACTS, LOST_VOLUMES, LOST_CONTEXTS])
     found.push(...(await queryAll(on, query, [digests])));
   return found;
+}
+
+const REGION_STORES = statement<{ bucket: string }>(
+  'backup-region-stores',
+  'select bucket from stores where bucket is not null order by bucket',
+);
+
+/** The buckets of regions, whose content is not looked for. */
+export async function regionBuckets(on: Queryable): Promise<string[]> {
+  return (await queryAll(on, REGION_STORES, [])).map(({ bucket }) => bucket);
 }
 
 export interface HostContent {
