@@ -43,7 +43,7 @@ echo walked
 `;
 
 /**
- * The same where systemd runs: the unit of the whole service is started by nobody but the user, keeps a sandbox through a restart, a kill, an
+ * The same where systemd runs: the unit of the whole service is started by the user alone, keeps a sandbox through a restart, a kill, an
  * upgrade, and ends it with the package.
  */
 export const SYSTEMD_WALK = `

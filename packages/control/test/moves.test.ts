@@ -275,7 +275,7 @@ describe('a move in progress', () => {
     assert.equal(target.assignments.get(vm.uuid)?.start_from, 'disk');
   });
 
-  it('goes on after a restart of the server', async () => {
+  it('continues after a restart of the server', async () => {
     const source = await newHost({ artifact: () => undefined });
     const vm = await running();
     const target = await newHost();

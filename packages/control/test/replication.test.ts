@@ -154,7 +154,7 @@ describe('replication', () => {
     await there.artifactAssigned(id, ({ desired }) => desired === 'present');
   });
 
-  it('says what has failed, tries again, and goes on after the parts that are there', async () => {
+  it('says what has failed, tries again, and continues after the parts that are there', async () => {
     await giveStore();
     await uploader();
     await uploader('there');

@@ -77,7 +77,7 @@ install_package() {
   [ "$found" = "$PACKAGE_SHA256" ] || fail "the package has the SHA-256 $found, and not $PACKAGE_SHA256: it is not installed"
   on_node sh -c 'mkdir -p "$1" && cat >"$1/releap.deb"' sh "$STATE" <"$file"
   say "installing the package $PACKAGE_SHA256"
-  # By systemd of the node: the end of the pod does not interrupt it. The package stops and starts its units; sandboxes go on.
+  # By systemd of the node: the end of the pod does not interrupt it. The package stops and starts its units; sandboxes continue.
   on_node systemd-run --quiet --wait --pipe --collect --unit=releap-install -- sh -c '
     set -eu
     export DEBIAN_FRONTEND=noninteractive

@@ -1,4 +1,4 @@
-/** The content of the database in one snapshot, while servers go on using it. */
+/** The content of the database in one snapshot, while servers use it. */
 import type { Client } from 'pg';
 import type { Logger } from 'pino';
 import { newClient } from '../connection.ts';

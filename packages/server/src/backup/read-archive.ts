@@ -48,7 +48,7 @@ export async function openArchive(file: string, key: Buffer | undefined): Promis
   const { header, bytes } = await readHeader(file);
   let manifest: Manifest | undefined;
   for await (const { name, content } of partsOf(file, bytes, key)) {
-    if (manifest !== undefined) throw new Error('the backup is damaged: it goes on after its end');
+    if (manifest !== undefined) throw new Error('the backup is damaged: there is more after its end');
     if (name === MANIFEST_NAME) manifest = parseManifest(content);
   }
   if (manifest === undefined) throw new Error('the backup is incomplete: its end is missing');

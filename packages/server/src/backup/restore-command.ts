@@ -43,7 +43,7 @@ async function readOptions(config: Config, args: readonly string[]): Promise<Res
 }
 
 /**
- * All of the backup is checked before anything is changed. A restore that was interrupted goes on when it is run again.
+ * All of the backup is checked before anything is changed. A restore that was interrupted continues when it is run again.
  * @returns the exit code; undefined for wrong arguments
  */
 export async function restore(config: Config, args: readonly string[]): Promise<number | undefined> {

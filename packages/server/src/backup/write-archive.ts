@@ -102,7 +102,7 @@ async function packInto(
 /** Resolves when there is space for the next one. */
 async function entry(archive: Pack, name: string, content: Buffer, mtime: Date): Promise<void> {
   await new Promise<void>((resolve, reject) => {
-    // After a failed write to the target it is destroyed, and calls nobody back.
+    // After a failed write to the target it is destroyed, and calls no callback.
     const destroyed = (): void => reject(new Error('the backup cannot be written'));
     if ((archive as unknown as { destroyed: boolean }).destroyed) return destroyed();
     archive.once('close', destroyed);

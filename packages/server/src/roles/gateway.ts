@@ -87,7 +87,7 @@ export async function gatewayRole({ config, log, supervised }: RoleContext): Pro
   };
 }
 
-/** @throws when nobody could read them */
+/** @throws when no user could read them */
 async function serveToScrapers(
   config: Config,
   supervised: boolean,

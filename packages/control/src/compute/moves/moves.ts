@@ -79,7 +79,7 @@ export function createMoves(options: MovesOptions): Moves {
       try {
         await take(move, step, targets);
       } catch (error) {
-        // The others go on; it is tried again in the next pass.
+        // The others continue; it is tried again in the next pass.
         log.warn(
           { err: error, move: move.id, vm: move.sandbox_id, step: step.do },
           'a step of a move failed',
