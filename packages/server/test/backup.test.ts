@@ -1,10 +1,9 @@
 /** `releap backup` and `releap restore`, on a database of PostgreSQL and with the keys and files of a home. */
 import assert from 'node:assert/strict';
-import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { execFile, spawn } from 'node:child_process';
 import { access, chmod, mkdir, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { Readable } from 'node:stream';
-import { buffer } from 'node:stream/consumers';
 import { after, before, describe, it } from 'node:test';
 import { promisify } from 'node:util';
 import { newUuid, RUNNER_SECRETS_PATH, type RunnerSecrets } from '@releap/contract';
@@ -24,84 +23,21 @@ import { until } from '@releap/testing/eventually';
 import { testKeys } from '@releap/testing/keys';
 import { freePort } from '@releap/testing/ports';
 import { emptyDatabase, quiet } from '@releap/testing/postgres';
-import { programOf } from '@releap/testing/program';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { create, type ScriptedRunner, startWorld, waitFor, type World } from '@releap/testing/world';
-import { extract, pack } from 'tar-stream';
+import {
+  contentOf,
+  environment,
+  exists,
+  MAIN,
+  type Place,
+  refused,
+  rewrite,
+  start,
+  succeed,
+} from './support/backup-commands.ts';
 
-const MAIN = programOf(path.join(import.meta.dirname, '../src/main.ts'));
 const PASSPHRASE = 'correct horse battery staple';
-
-interface Place {
-  home: string;
-  databaseUrl: string;
-  store: string;
-}
-
-interface Outcome {
-  code: number | null;
-  stdout: string;
-  stderr: string;
-}
-
-function environment({ home, databaseUrl, store }: Place, passphrase?: string): NodeJS.ProcessEnv {
-  return {
-    ...process.env,
-    RELEAP_HOME: home,
-    DATABASE_URL: databaseUrl,
-    RELEAP_STORE: store,
-    RELEAP_LOG_LEVEL: 'warn',
-    RELEAP_BACKUP_PASSPHRASE: passphrase ?? '',
-  };
-}
-
-function start(
-  place: Place,
-  args: string[],
-  passphrase?: string,
-): { child: ChildProcess; ended: Promise<Outcome> } {
-  const child = spawn(process.execPath, [MAIN, ...args], {
-    env: environment(place, passphrase),
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  const outcome: Outcome = { code: null, stdout: '', stderr: '' };
-  child.stdout.on('data', (chunk: Buffer) => (outcome.stdout += chunk.toString('latin1')));
-  child.stderr.on('data', (chunk: Buffer) => (outcome.stderr += chunk.toString('utf8')));
-  const ended = new Promise<Outcome>((resolve) =>
-    child.once('close', (code) => resolve(Object.assign(outcome, { code }))),
-  );
-  return { child, ended };
-}
-
-async function succeed(place: Place, args: string[], passphrase?: string): Promise<Outcome> {
-  const outcome = await start(place, args, passphrase).ended;
-  assert.equal(outcome.code, 0, outcome.stderr);
-  return outcome;
-}
-
-async function refused(place: Place, args: string[], reason: RegExp, passphrase?: string): Promise<void> {
-  const { code, stderr } = await start(place, args, passphrase).ended;
-  assert.notEqual(code, 0);
-  assert.match(stderr, reason);
-}
-
-/** Digest of the rows of each table. A restore raises generations and disconnects hosts. */
-async function contentOf(database: Database): Promise<Record<string, string>> {
-  const { rows: tables } = await database.pool.query<{ name: string }>(
-    `select relname as name from pg_class where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and not relispartition
-        and relname <> 'schema_migrations' order by 1`,
-  );
-  const content: Record<string, string> = {};
-  for (const { name } of tables) {
-    const { rows } = await database.pool.query<{ digest: string }>(
-      `select count(*) || ' ' || coalesce(md5(string_agg(t, ',' order by t)), '') as digest
-         from (select (to_jsonb(r) - $1::text[])::text as t from ${name} r) s`,
-      [['generation', ...(name === 'runners' ? ['status', 'ready'] : [])]],
-    );
-    content[name] = rows[0]?.digest ?? '';
-  }
-  return content;
-}
 
 describe('backup and restore', () => {
   let folder: string;
@@ -455,7 +391,7 @@ describe('backup and restore', () => {
     await refused(to, ['restore', plain], /not empty/);
   });
 
-  it('a home of a restore that was killed does not start, says why, and is restored by the same command', async () => {
+  it('a home of a restore that was killed does not start, says why, and is restored by the same command', async (t) => {
     const to = await place('killed');
     await using database = openDatabase({ url: to.databaseUrl, log: quiet, connections: 2 });
     const holder = await database.pool.connect();
@@ -487,6 +423,7 @@ describe('backup and restore', () => {
       },
       stdio: 'ignore',
     });
+    t.after(() => control.kill('SIGKILL'));
     await until(
       async () => (await fetch(`http://127.0.0.1:${port}/readyz`).catch(() => undefined))?.status === 200,
     );
@@ -496,26 +433,3 @@ describe('backup and restore', () => {
     await new Promise((resolve) => control.once('close', resolve));
   });
 });
-
-const exists = (file: string): Promise<boolean> =>
-  access(file).then(
-    () => true,
-    () => false,
-  );
-
-/** Copies an archive, with other content of its entries; undefined leaves one out. */
-async function rewrite(
-  source: string,
-  target: string,
-  change: (name: string, content: Buffer) => Buffer | undefined,
-): Promise<void> {
-  const [input, output] = [extract(), pack()];
-  const copied = buffer(output as AsyncIterable<Buffer>);
-  input.end(await readFile(source));
-  for await (const entry of input) {
-    const content = change(entry.header.name, await buffer(entry as AsyncIterable<Buffer>));
-    if (content !== undefined) output.entry({ name: entry.header.name }, content);
-  }
-  output.finalize();
-  await writeFile(target, await copied);
-}
