@@ -9,25 +9,27 @@ import {
   shareChain,
   topBytes,
 } from '../disk/disk-chain.ts';
+import type { LocalCopies } from '../disk/local-copies.ts';
 import { explainFullDisk } from '../memory/memory-file.ts';
 import type { Platform } from '../template/machine-size.ts';
-import type { CapturedImage, CapturesOptions } from './captures.ts';
 import { shareSuspendImage } from './share-suspend-image.ts';
-import { describeMemory } from './snapshot-folder.ts';
+import { type CapturedImage, describeMemory, type SnapshotFolders } from './snapshot-folder.ts';
 import { MemoryBlockedError, NotResumableError, SuspendImage, type Suspension } from './suspend-image.ts';
-import { heldImagePath } from './vm-folder.ts';
+import { heldImagePath, type VmFolders } from './vm-folder.ts';
+
+export interface RestingSources {
+  folders: Pick<VmFolders, 'keep'>;
+  snapshots: Pick<SnapshotFolders, 'begin' | 'complete' | 'abandon'>;
+  platform: Platform;
+  localCopies: Pick<LocalCopies, 'localPath'>;
+}
 
 /**
  * Captures a sandbox that does not run as a snapshot, with its memory if it is paused. Its disk gets a new top layer, as the captured ones
  * must not change any more; one that is empty already, as after an earlier attempt, is that layer.
  */
 export async function captureResting(
-  {
-    folders,
-    snapshots,
-    platform,
-    localCopies,
-  }: Pick<CapturesOptions, 'folders' | 'snapshots' | 'platform' | 'localCopies'>,
+  { folders, snapshots, platform, localCopies }: RestingSources,
   id: string,
   vmId: string,
   image: CapturedImage,

@@ -15,7 +15,6 @@ import type { DiskChain } from '../disk/disk-chain.ts';
 import type { LocalCopies } from '../disk/local-copies.ts';
 import { isChildOf } from '../disk/lineage.ts';
 import { isTopUnchanged } from '../disk/unchanged.ts';
-import type { ImageConfig } from '../image/image-config.ts';
 import { memorySource } from '../memory/guest-memory.ts';
 import type { GuestMemory } from '../memory/guest-memory.ts';
 import { copyMemoryFile, explainFullDisk } from '../memory/memory-file.ts';
@@ -38,7 +37,7 @@ import { takeDisk, takeCheckpoint } from './checkpoint.ts';
 import type { Checkpoint, GuestHold, SourceOptions } from './checkpoint.ts';
 import { allSettled } from './all-settled.ts';
 import { describeMemory } from './snapshot-folder.ts';
-import type { SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
+import type { CapturedImage, SnapshotFacts, SnapshotFolders } from './snapshot-folder.ts';
 import { hardwareOf, heldImagePath, holdSystemDisk, vmmVersionOf } from './vm-folder.ts';
 import type { VmFolders, VmRecord } from './vm-folder.ts';
 import type { WarmVmm } from './warm-vm.ts';
@@ -50,13 +49,6 @@ export interface CaptureSource {
   running: RunningVm;
   persistent: boolean;
   hold: GuestHold;
-}
-
-/** The root image below a disk. */
-export interface CapturedImage {
-  digest: string;
-  path: string;
-  config: ImageConfig;
 }
 
 /**

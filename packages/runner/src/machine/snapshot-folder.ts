@@ -14,6 +14,13 @@ const SNAPSHOT_ID = /^[0-9a-f-]{36}$/;
 /** What is known of the snapshot in a folder. */
 export const FACTS_FILE = 'snapshot.json';
 
+/** The root image below a disk. */
+export interface CapturedImage {
+  digest: string;
+  path: string;
+  config: ImageConfig;
+}
+
 /** What is recorded of a snapshot on this host. */
 export interface SnapshotFacts {
   kind: 'disk' | 'full';

@@ -1,25 +1,7 @@
-/**
- * The second copy of a sandbox that is moved. Its row names one host. The other one is assigned it by the row of the move: the target as
- * it is, until the row names it, and then the source as deleted. Generations grow over both, so each host obeys the newest.
- */
+/** What hosts report of the copies that moves assign to them (sandboxes/copies.ts). */
 import type { SandboxReport } from '@releap/contract/runner';
-import { queryAll, SANDBOX_COLUMNS, statement, type Database } from '@releap/database';
+import { queryAll, statement, type Database } from '@releap/database';
 import { readReason } from '../../fleet/runners/read-reason.ts';
-
-const OVERRIDES: Readonly<Record<string, string>> = {
-  desired: `case when m.status = 'placing' then s.desired else 'deleted' end`,
-  generation: 'm.generation',
-  runner_id: 'm.copy_on',
-  assigned_to_runner: 'true',
-  spec: `s.spec || jsonb_build_object('origin', case when m.status = 'placing' then jsonb_build_object('type', 'snapshot', 'snapshot_id', m.id,
-           'kind', case when s.has_memory then 'full' else 'disk' end, 'moved', true) end)`,
-};
-
-/** The columns of `SandboxRow` as the other host is assigned them, over `sandbox_moves m` and `sandboxes s`. */
-export const COPY_COLUMNS = SANDBOX_COLUMNS.map(
-  (name) => `${OVERRIDES[name] ?? `s.${name}`} as ${name}`,
-).join(', ');
-export const COPIES = 'sandbox_moves m join sandboxes s on s.id = m.sandbox_id';
 
 /**
  * What a host reports of its copy. $1 host, $2 sandboxes, $3 generations, $4 whether the copy is complete, $5 whether it is removed, $6 why

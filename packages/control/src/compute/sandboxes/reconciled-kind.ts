@@ -17,19 +17,23 @@ import type { Generation, ReconciledKind } from '../../platform/reconciled-kind.
 import { readReason } from '../../fleet/runners/read-reason.ts';
 import { reportBatches } from '../../fleet/runners/report-batches.ts';
 import { toAssignment } from './assignment.ts';
-import { COPIES, COPY_COLUMNS } from '../moves/copies.ts';
-import type { Moves } from '../moves/moves.ts';
+import { COPIES, COPY_COLUMNS } from './copies.ts';
 import { assignable, needsEnvironment, withEnvironments } from './environment.ts';
 import type { Lifecycle } from './lifecycle.ts';
 import type { Change } from './transition-sql.ts';
 import { OCCUPIES_CPU, TRANSITIONS } from './transitions.ts';
+
+/** Takes reports of sandboxes that their rows place on other hosts. */
+export interface CopyReports {
+  observe: (runnerId: string, reports: readonly SandboxReport[]) => Promise<void>;
+}
 
 export interface SandboxKindOptions {
   database: Database;
   lifecycle: Lifecycle;
   credentials: PullCredentials;
   secrets: AssignmentSecrets;
-  moves: Pick<Moves, 'observe'>;
+  moves: CopyReports;
   /** A sandbox has released capacity of its host. */
   onCapacityReleased: () => void;
 }
