@@ -44,7 +44,7 @@ const OF_REPOSITORY = [
 /** Libraries that are not in the bundles. */
 const LIBRARIES = ['ssh2'];
 const NOT_OF_LIBRARIES =
-  /\/(?:tests?|examples?|util|docs?|\.github|src|deps)$|\.(?:md|gyp|ts)$|\/install\.js$/;
+  /\/(?:tests?|examples?|util|docs?|src|deps|\.[^/]+)$|\.(?:md|gyp|ts)$|\/install\.js$/;
 const LICENSE = /\/(?:LICEN[CS]E|NOTICE)[^/]*$/i;
 
 /**
