@@ -18,7 +18,7 @@ import (
 
 const (
 	// Limits of a batch of pages, which fits a processor's cache until it is written.
-	batchBytes = 256 * 1024
+	batchBytes = 1 << 20
 	batchParts = 64
 	// From this size on two threads copy, if that leaves a processor to the process.
 	parallelBytes   = 8 << 20
