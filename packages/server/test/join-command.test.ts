@@ -16,6 +16,7 @@ import { programOf } from '@releap/testing/program';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { startWorld, type World } from '@releap/testing/world';
 import { joinCommand } from '../src/join/join-command.ts';
+import { runnerCommand } from '../src/paths.ts';
 import { withSettings } from '../src/config/settings-file.ts';
 
 const MAIN = programOf(path.join(import.meta.dirname, '../src/main.ts'));
@@ -144,6 +145,13 @@ describe('releap join', () => {
     const none = await join(home, [token, '--data-host', 'none']);
     assert.equal(none.code, 0, none.stderr);
     assert.doesNotMatch((await filesOf(home)).get('runner.env') ?? '', /RELEAP_DATA/);
+  });
+
+  it('says how the runner is started where it was installed', () => {
+    assert.equal(runnerCommand(), 'npm start -- runner');
+    assert.equal(runnerCommand('/usr/lib/releap'), 'systemctl enable --now releap-runner');
+    const archive = path.join(folder, 'releap-1.0.0-linux-amd64');
+    assert.equal(runnerCommand(archive), `${archive}/bin/releap runner`);
   });
 
   it('finishes what a call has begun whose answer was lost', async () => {

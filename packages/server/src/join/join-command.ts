@@ -6,6 +6,7 @@ import { parseJoinToken } from '@releap/contract/join-token';
 import { joinDeployment } from '@releap/runner/join';
 import { type Config, ConfigError, loadConfig } from '../config/config.ts';
 import { readSettings, type Settings, settingsFile, writeSettings } from '../config/settings-file.ts';
+import { runnerCommand } from '../paths.ts';
 import { assertRoot } from '../roles/root.ts';
 import { claimPort } from '../supervisor/ports.ts';
 import { assertPrograms } from './programs.ts';
@@ -124,7 +125,7 @@ function report({ home, data }: Config, id: string, isNew: boolean, url: string)
       : `already joined ${url} as host ${id}; the join token was not used`,
     `settings: ${settingsFile(home)}`,
     reached,
-    'next: start the runner (npm start -- runner), and rlp host ls on the machine of the service shows this host',
+    `next: start the runner (${runnerCommand()}), and rlp host ls on the machine of the service shows this host`,
     '',
   ].join('\n');
 }

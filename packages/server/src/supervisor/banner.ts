@@ -1,7 +1,6 @@
-import { existsSync } from 'node:fs';
 import { styleText } from 'node:util';
 import { type Config, urlHost } from '../config/config.ts';
-import { PROGRAM } from '../paths.ts';
+import { hasSources } from '../paths.ts';
 
 export interface ReadyFacts {
   seconds: number;
@@ -24,7 +23,7 @@ export function readyBanner(config: Config, facts: ReadyFacts, color: boolean): 
   const emulated = facts.accelerator === 'tcg' ? ' (emulated: no working hardware virtualisation)' : '';
   const home = config.home === '/var/lib/releap' ? '' : `RELEAP_HOME=${config.home} `;
   // A package has no sources, and its rlp is in the PATH.
-  const rlp = existsSync(PROGRAM) ? 'npx rlp' : 'rlp';
+  const rlp = hasSources() ? 'npx rlp' : 'rlp';
   const image = config.builtinImages[0] ?? 'IMAGE';
   const rows: [string, string][] = [
     ['API', `${facts.apiUrl}   (${facts.apiUrl}/openapi.json)`],
