@@ -205,6 +205,45 @@ describe('rlp host drain', () => {
   });
 });
 
+describe('rlp host rename', () => {
+  test('gives a host a name that wins over the declared one, and takes it back', async () => {
+    await using it = await operated();
+    const { id } = await it.runner({ facts: { name: 'declared' } });
+    const renamed = await host(it.folder, ['rename', 'declared', 'rack 4']);
+    assert.equal(renamed.code, 0, renamed.stderr);
+    assert.match(renamed.stdout, /^name +rack 4, set by the operator; the host declares declared$/m);
+    assert.match((await host(it.folder, ['ls'])).stdout, new RegExp(`^${id}  rack 4  `, 'm'));
+    assert.match((await host(it.folder, ['show', 'rack 4'])).stdout, new RegExp(`^id +${id}$`, 'm'));
+    assert.equal((await host(it.folder, ['show', 'declared'])).code, 4);
+    for (const args of [[], ['again', '--clear'], [' ']])
+      assert.notEqual((await host(it.folder, ['rename', 'rack 4', ...args])).code, 0);
+    const cleared = await host(it.folder, ['rename', 'rack 4', '--clear']);
+    assert.match(cleared.stdout, /^name +declared$/m);
+    assert.match((await host(it.folder, ['ls'])).stdout, new RegExp(`^${id}  declared  `, 'm'));
+  });
+
+  test('a name of several hosts, or with which the id of another begins, is refused with their ids', async () => {
+    await using it = await operated();
+    const [one, two] = ['aaaa0000-0000-4000-8000-000000000001', 'bbbb0000-0000-4000-8000-000000000002'];
+    await it.runner({ id: one });
+    await it.runner({ id: two });
+    for (const name of ['twin', 'aaaa']) {
+      assert.equal((await host(it.folder, ['rename', two, name])).code, 0);
+      if (name === 'twin') assert.equal((await host(it.folder, ['rename', one, name])).code, 0);
+      const refused = await host(it.folder, ['drain', name]);
+      assert.equal(refused.code, 2);
+      assert.match(
+        refused.stderr,
+        new RegExp(`"${name}" means 2 hosts, use more of an id: ${one}.*, ${two}`),
+      );
+    }
+    // An id wins over names.
+    assert.equal((await host(it.folder, ['rename', two, one])).code, 0);
+    assert.equal((await host(it.folder, ['undrain', one])).stdout, `${one}\n`);
+    assert.ok((await it.hosts()).every(({ draining }) => !draining));
+  });
+});
+
 describe('rlp host evict', () => {
   test('one sandbox, by name or id, wherever it is', async () => {
     await using it = await operated();
@@ -438,14 +477,22 @@ describe('rlp host join-token', () => {
     const joinToken = parseJoinToken(made.stdout.trim());
     assert.equal(joinToken.controlUrl, controlUrl);
     const { secret: token } = joinToken;
-    assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 200);
+    const joined = randomUUID();
+    assert.equal((await joinAs(it.world.internalUrl, joined, { token })).status, 200);
     const list = (await host(it.folder, ['join-tokens'])).stdout;
-    assert.match(list, /two more +valid +1 of 2/);
+    assert.match(list, new RegExp(`two more +valid +1 of 2 .*  ${joined.slice(0, 8)}$`, 'm'));
     assert.ok(!list.includes(token));
     const listed = await host(it.folder, ['join-tokens', '--json']);
     const [one] = JSON.parse(listed.stdout) as { id: string; created_at: string; expires_at: string }[];
     assert.ok(one !== undefined);
     assert.equal(Date.parse(one.expires_at) - Date.parse(one.created_at), 7_200_000);
+    await it.runner({ id: joined, facts: { name: 'rack-1' } });
+    assert.match((await host(it.folder, ['join-tokens'])).stdout, /  rack-1$/m);
+    assert.ok(
+      (await host(it.folder, ['show', 'rack-1'])).stdout.includes(
+        `join token           ${one.id} (two more)\n`,
+      ),
+    );
     const revoked = await host(it.folder, ['join-token-revoke', one.id]);
     assert.deepEqual([revoked.code, revoked.stdout], [0, `${one.id}\n`]);
     assert.equal((await joinAs(it.world.internalUrl, randomUUID(), { token })).status, 401);

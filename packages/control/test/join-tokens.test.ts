@@ -4,7 +4,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { describe, it } from 'node:test';
 import type { JoinTokenCreated } from '@releap/contract';
 import { credentialOf, dataKeyOf, joinAs } from '@releap/testing/credentials';
-import { startWorld } from '@releap/testing/world';
+import { host, startWorld } from '@releap/testing/world';
 
 const world = await startWorld();
 
@@ -104,6 +104,48 @@ describe('a join token of the operator', () => {
         one.operation === 'createJoinToken' && one.request.name === 'secret',
     );
     assert.equal(entry.outcome, 'done');
+  });
+
+  it('is shown with the hosts that have joined with it, and they with it', async () => {
+    const { id, token, hosts, host_count } = await created({ uses: 20, name: 'rack 5' });
+    assert.deepEqual([hosts, host_count], [[], 0]);
+    const runners = Array.from({ length: 12 }, () => randomUUID());
+    for (const runner of runners) assert.equal((await join(token, runner)).status, 200);
+    const [first = '', second = '', third = ''] = runners;
+    // Repeated by a host whose answer was lost, also with another token: it is the first one that let it join.
+    assert.equal((await join((await created()).token, first)).status, 200);
+    await world.runner({ id: first, facts: { name: 'rack-5-1' } });
+    await world.runner({ id: second, facts: { name: 'rack-5-2' } });
+    await world.operator('PUT', `/operator/hosts/${second}/name`, { name: 'left' });
+    await world.runner({ id: third });
+    const shown = async (): Promise<unknown[]> => {
+      const one = await listed(id);
+      return [one.host_count, one.hosts];
+    };
+    const all = runners.map((runner) => ({ id: runner, name: null as string | null }));
+    Object.assign(all[0] ?? {}, { name: 'rack-5-1' });
+    Object.assign(all[1] ?? {}, { name: 'left' });
+    assert.deepEqual(await shown(), [12, all.slice(0, 10)]);
+    assert.deepEqual((await host(world, first))?.join_token, { id, name: 'rack 5' });
+    // A renewal of its credential and a permission of the operator change nothing of how it joined.
+    const renewed = await joinAs(world.internalUrl, second, {
+      token: credentialOf(second),
+      credential: 'renewed',
+    });
+    assert.equal(renewed.status, 200);
+    await dataKeyOf(world.internalUrl, 'renewed');
+    const permission = await world.operator('POST', `/operator/hosts/${third}/join-permission`, {});
+    assert.equal((await join(permission.body.token, third, 'permitted')).status, 200);
+    for (const runner of [second, third])
+      assert.deepEqual((await host(world, runner))?.join_token, { id, name: 'rack 5' });
+    assert.deepEqual(await shown(), [12, all.slice(0, 10)]);
+    await world.database.pool.query('update runners set forgotten_at = now() where id = $1', [first]);
+    assert.deepEqual(await shown(), [11, all.slice(1, 11)]);
+    // Its row is purged some time after it has expired.
+    await world.database.pool.query('delete from join_tokens where id = $1', [id]);
+    assert.deepEqual((await host(world, second))?.join_token, { id, name: null });
+    const shared = await world.runner();
+    assert.equal((await host(world, shared.id))?.join_token, null);
   });
 
   it('is created within its bounds', async () => {

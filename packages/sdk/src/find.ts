@@ -67,17 +67,20 @@ export async function listHosts(api: Operator): Promise<HostRecord[]> {
   );
 }
 
-/** The host of that id, or of the only id that begins so, else of that name. */
+/** The host of that id, else the only one of that name or with an id that begins so. Names need not be unique. */
 export async function findHost(api: Operator, text: string): Promise<HostRecord> {
   requireText('host', text);
   const all = await listHosts(api);
-  const matches = all.filter(({ id }) => id.startsWith(text.toLowerCase()));
-  if (matches.length === 0) matches.push(...all.filter(({ facts }) => facts.name === text));
+  const [start, wanted] = [text.toLowerCase(), text.normalize('NFC')];
+  const exact = all.filter(({ id }) => id === start);
+  // A host that declares the beginning of another one's id as its name does not take its place.
+  const matches =
+    exact.length > 0 ? exact : all.filter(({ id, name }) => id.startsWith(start) || name === wanted);
   return only(
     matches,
     'host',
     text,
-    `${JSON.stringify(text)} means ${matches.length} hosts, use more of the id`,
+    `${JSON.stringify(text)} means ${matches.length} hosts, use more of an id`,
   );
 }
 
@@ -104,7 +107,7 @@ function requireText(kind: string, text: string): void {
 const SHOWN = 5;
 
 /** More than one match is an error that lists them. */
-function only<T extends { id: string; name?: string; org_name?: string }>(
+function only<T extends { id: string; name?: string | null; org_name?: string }>(
   matches: readonly T[],
   kind: string,
   text: string,
@@ -116,7 +119,7 @@ function only<T extends { id: string; name?: string; org_name?: string }>(
   if (others.length === 0) return first;
   const shown = matches.slice(0, SHOWN).map(({ id, name, org_name }) => {
     const detail = org_name ?? name;
-    return detail === undefined || detail === text ? id : `${id} (${detail})`;
+    return detail === undefined || detail === null || detail === text ? id : `${id} (${detail})`;
   });
   const more = matches.length > SHOWN ? ', …' : '';
   throw new ReleapError('invalid', `${ambiguous}: ${shown.join(', ')}${more}`);

@@ -1,4 +1,4 @@
-/** `rlp host show|set`: one host, and its classes of hardware. */
+/** `rlp host show|set|rename`: one host, its classes of hardware and its name. */
 import { CLASS_KINDS, type HostClassesRequest, type HostRecord } from '@releap/contract/wire';
 import { findHost } from '@releap/sdk';
 import { usageError } from '../cli-error.ts';
@@ -10,6 +10,10 @@ export interface HostSetOptions {
   cpuType?: string;
   networkClass?: string;
   diskClass?: string;
+}
+
+export interface HostRenameOptions {
+  clear?: boolean;
 }
 
 /** Takes the place of a slug: what the host declares applies again. */
@@ -37,6 +41,20 @@ export async function setHostClasses(
   return show(context, { host }, () => describe(host));
 }
 
+/** Sets a name, which then wins over the one that the host declares. */
+export async function renameHost(
+  context: Context,
+  text: string,
+  name: string | undefined,
+  { clear = false }: HostRenameOptions,
+): Promise<number> {
+  if ((name === undefined) !== clear) throw usageError('give a name, or --clear');
+  const { api } = openOperator(context);
+  const { id } = await findHost(api, text);
+  const { host } = await api.setHostName({ params: { id }, body: { name: name ?? null } });
+  return show(context, { host }, () => describe(host));
+}
+
 export async function showHost(context: Context, text: string): Promise<number> {
   const operator = openOperator(context);
   const host = await findHost(operator.api, text);
@@ -50,10 +68,11 @@ function describe(host: HostRecord): string {
   const { facts, used, allocatable } = host;
   const lines: [string, string][] = [
     ['id', host.id],
-    ['name', facts.name ?? 'not known'],
+    ['name', nameText(host)],
     ['region', host.region],
     ['status', `${host.status}${host.ready ? '' : ', not ready'}${host.draining ? ', draining' : ''}`],
     ['last seen', host.last_seen_at],
+    ['join token', joinTokenText(host)],
     ['architecture', facts.arch],
     ['processor', facts.processor ?? 'not known'],
     ['processor of guests', `${facts.cpu_model} (${facts.accelerator})`],
@@ -66,6 +85,17 @@ function describe(host: HostRecord): string {
   ];
   const width = Math.max(...lines.map(([name]) => name.length));
   return lines.map(([name, value]) => `${name.padEnd(width)}  ${printable(value)}`).join('\n');
+}
+
+function nameText({ name, renamed, facts }: HostRecord): string {
+  if (!renamed) return name ?? 'not known';
+  const declared = facts.name === undefined || facts.name === name ? '' : `; the host declares ${facts.name}`;
+  return `${name}, ${SOURCES.operator}${declared}`;
+}
+
+function joinTokenText({ join_token: token }: HostRecord): string {
+  if (token === null) return 'not known, or that of the deployment';
+  return token.name === null ? token.id : `${token.id} (${token.name})`;
 }
 
 const SOURCES = {

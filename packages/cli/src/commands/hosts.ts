@@ -48,7 +48,7 @@ function row(host: HostRecord): string[] {
   const status = host.status === 'online' && !host.ready ? 'not ready' : host.status;
   return [
     host.id,
-    host.facts.name ?? '-',
+    host.name ?? '-',
     host.region,
     host.draining ? `${status}, ${busy(host) > 0 ? 'draining' : 'drained'}` : status,
     age(host.last_seen_at),

@@ -1,5 +1,5 @@
 /** `rlp host join-token` and its like: tokens with which further machines join as hosts. */
-import type { JoinTokenCreated, JoinTokenRequest } from '@releap/contract/wire';
+import type { JoinTokenCreated, JoinTokenRecord, JoinTokenRequest } from '@releap/contract/wire';
 import { formatJoinToken } from '@releap/contract/join-token';
 import { EXIT } from '../exit-codes.ts';
 import { openOperator } from '../operator.ts';
@@ -43,14 +43,25 @@ export function makeJoinToken(context: Context, request: JoinTokenRequest): Prom
 
 export async function listTokens(context: Context): Promise<number> {
   const { join_tokens: tokens } = await openOperator(context).api.listJoinTokens({});
-  return showTable(context, tokens, ['ID', 'NAME', 'STATUS', 'USES LEFT', 'CREATED', 'EXPIRES'], (one) => [
+  const heads = ['ID', 'NAME', 'STATUS', 'USES LEFT', 'CREATED', 'EXPIRES', 'HOSTS'];
+  return showTable(context, tokens, heads, (one) => [
     one.id,
     one.name ?? '-',
     one.status.replace('_', ' '),
     `${one.uses_left} of ${one.uses}`,
     shortTime(one.created_at),
     shortTime(one.expires_at),
+    hostsText(one),
   ]);
+}
+
+const HOSTS_SHOWN = 3;
+
+/** `rack-1, rack-2, 7d0c1a5e, 4 more`. The beginning of an id stands for a host without a name. */
+function hostsText({ hosts, host_count: count }: JoinTokenRecord): string {
+  const shown = hosts.slice(0, HOSTS_SHOWN).map(({ id, name }) => name ?? id.slice(0, 8));
+  if (count > shown.length) shown.push(`${count - shown.length} more`);
+  return shown.join(', ') || '-';
 }
 
 export async function revokeToken(context: Context, id: string): Promise<number> {

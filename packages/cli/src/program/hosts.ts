@@ -56,6 +56,16 @@ export function hostCommands({ program, lazy }: Registration): void {
     .option('--disk-class <slug>', 'a disk class')
     .action(lazy(async () => (await import('../commands/host-classes.ts')).setHostClasses));
   host
+    .command('rename')
+    .summary('set the name of a host')
+    .description(
+      'Set the name of a host, which wins over the one that its runner declares (RELEAP_HOST_NAME).',
+    )
+    .argument('<host>')
+    .argument('[name]', '1 to 64 printable characters')
+    .option('--clear', 'return to the name that its runner declares')
+    .action(lazy(async () => (await import('../commands/host-classes.ts')).renameHost));
+  host
     .command('drain')
     .summary('take sandboxes off a host, and give it none')
     .description(
@@ -109,7 +119,7 @@ export function hostCommands({ program, lazy }: Registration): void {
     .action(lazy(async () => (await import('../commands/join-tokens.ts')).createToken));
   host
     .command('join-tokens')
-    .description('List the join tokens, without their secrets.')
+    .description('List the join tokens, without their secrets, with the hosts that have joined with each.')
     .action(lazy(async () => (await import('../commands/join-tokens.ts')).listTokens));
   host
     .command('join-token-revoke')

@@ -66,6 +66,18 @@ export const HostRecord = Type.Object({
   move: Type.Boolean({ description: 'The drain moves persistent sandboxes to other hosts of the region.' }),
   last_seen_at: Type.String({ format: 'date-time' }),
   facts: HostFacts,
+  name: Type.Union([Type.String(), Type.Null()], {
+    description: 'The one that the operator has set, else `facts.name`. Null: neither.',
+  }),
+  renamed: Type.Boolean({ description: 'The operator has set `name`: it wins over `facts.name`.' }),
+  join_token: Type.Union(
+    [Type.Object({ id: Type.String(), name: Type.Union([Type.String(), Type.Null()]) }), Type.Null()],
+    {
+      description:
+        'The token of the operator with which it joined, also once that is no longer listed (then without its name). Null: that of the ' +
+        'deployment, or a control server of an earlier version let it join.',
+    },
+  ),
   classes: HostClasses,
   used: HostResources,
   allocatable: HostResources,
@@ -100,6 +112,16 @@ export const HostList = Type.Object({ hosts: Type.Array(HostRecord), ...nextPage
 export type HostList = Static<typeof HostList>;
 
 export const HostParams = Type.Object({ id: Type.String() });
+
+/** Names of hosts that the operator sets, in characters. */
+export const HOST_NAME_CHARS = 64;
+
+export const HostNameRequest = Type.Object({
+  name: Type.Union([Type.String(), Type.Null()], {
+    description: `1 to ${HOST_NAME_CHARS} printable characters. Null: the one that its runner declares applies again.`,
+  }),
+});
+export type HostNameRequest = Static<typeof HostNameRequest>;
 
 export const HostJoinPermission = Type.Object({
   host_id: Type.String(),
@@ -297,6 +319,16 @@ export const operatorOperations = {
     body: HostClassesRequest,
     success: { status: 200, response: { description: 'Set.', schema: HostResponse } },
     errors: { 400: 'There is no such class, or it is of another architecture.', 404: unknownHost },
+  },
+  setHostName: {
+    ...onHost,
+    method: 'PUT',
+    path: '/operator/hosts/:id/name',
+    summary: 'Set the name of a host',
+    description: 'It wins over the one that its runner declares. Names need not be unique.',
+    body: HostNameRequest,
+    success: { status: 200, response: { description: 'Set.', schema: HostResponse } },
+    errors: { 400: 'The name is not valid.', 404: unknownHost },
   },
   evictFromHost: {
     ...onHost,

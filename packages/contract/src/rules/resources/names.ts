@@ -2,9 +2,6 @@
 import { BOUNDS, EMAIL_CHARS, LIMITS, NAME_CHARS } from '../../wire/platform/limits.ts';
 import { badRequest, quote } from '../errors.ts';
 
-/** Bound on raw text: longer text is not even normalised. */
-const RAW_CHARS = 4 * NAME_CHARS;
-
 /**
  * Control characters, line and paragraph separators, private and unassigned code points, and the marks that turn the
  * direction of the text after them: a name with one of these could imitate another.
@@ -17,13 +14,14 @@ const UNPRINTABLE =
  * alike are one name. Its case stays.
  * @throws 400 for an empty, too long or unprintable one; `what` names the field
  */
-export function cleanName(text: string, what = 'name'): string {
-  const allowed = `1 to ${NAME_CHARS} printable characters`;
-  if (text.length > RAW_CHARS) throw badRequest(`${what} must be ${allowed}, but was ${text.length} long`);
+export function cleanName(text: string, what = 'name', most = NAME_CHARS): string {
+  const allowed = `1 to ${most} printable characters`;
+  // Longer text is not even normalised.
+  if (text.length > 4 * most) throw badRequest(`${what} must be ${allowed}, but was ${text.length} long`);
   const name = text.normalize('NFC').trim();
   const length = Array.from(name).length;
   if (length === 0) throw badRequest(`${what} must be ${allowed}, but was empty`);
-  if (length > NAME_CHARS) throw badRequest(`${what} must be ${allowed}, but was ${length} long`);
+  if (length > most) throw badRequest(`${what} must be ${allowed}, but was ${length} long`);
   const bad = UNPRINTABLE.exec(name)?.[0];
   if (bad !== undefined) {
     const code = bad.codePointAt(0)?.toString(16).toUpperCase().padStart(4, '0') ?? '';

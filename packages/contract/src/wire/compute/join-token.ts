@@ -9,6 +9,9 @@ export const JOIN_TOKEN_LIMITS = {
   nameChars: 128,
 } as const;
 
+/** Hosts that a list names of each token. */
+export const JOIN_TOKEN_HOSTS_SHOWN = 10;
+
 const { expiresS, uses, nameChars } = JOIN_TOKEN_LIMITS;
 
 export const JoinTokenRequest = Type.Object({
@@ -50,6 +53,10 @@ const joinTokenFields = {
   created_at: Type.String({ format: 'date-time' }),
   expires_at: Type.String({ format: 'date-time' }),
   revoked_at: Type.Union([Type.String({ format: 'date-time' }), Type.Null()]),
+  hosts: Type.Array(Type.Object({ id: Type.String(), name: Type.Union([Type.String(), Type.Null()]) }), {
+    description: `Hosts that have joined with it, without forgotten ones: the first ${JOIN_TOKEN_HOSTS_SHOWN}.`,
+  }),
+  host_count: Type.Integer({ description: 'How many they are.' }),
 };
 
 export const JoinTokenRecord = Type.Object(joinTokenFields);

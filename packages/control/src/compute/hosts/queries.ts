@@ -12,18 +12,28 @@ import type { Overcommit } from '../scheduler/overcommit.ts';
 import { readAllHosts, readHostRow, type HostRow } from '../scheduler/hosts.ts';
 import { allocatable, type Host } from '../scheduler/placement.ts';
 
-interface Counts {
+interface Details {
   runner_id: string;
+  /** Of the operator. */
+  name: string | null;
+  join_token: HostRecord['join_token'];
   sandboxes: Partial<Record<SandboxStatus, number>>;
   snapshots: number;
   volumes: number;
   moving: number;
 }
 
-/** Counts of sandboxes by host. $1 one host, or null for all */
-const COUNTS = statement<Counts>(
-  'hosts-counts',
-  `select r.id as runner_id, coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots,
+/**
+ * What the operator sees besides what the scheduler reads. A host joins with one token: later ones never let a known host join. $1 one
+ * host, or null for all
+ */
+const DETAILS = statement<Details>(
+  'hosts-details',
+  `select r.id as runner_id, r.name,
+          (select json_build_object('id', c.join_token_id, 'name', t.name)
+             from runner_credentials c left join join_tokens t on t.id = c.join_token_id
+            where c.runner_id = r.id and c.join_token_id is not null limit 1) as join_token,
+          coalesce(u.sandboxes, '{}') as sandboxes, coalesce(k.snapshots, 0) as snapshots,
           (select count(*)::integer from volume_copies c
             where c.runner_id = r.id and c.desired = 'present' and c.dirty_since is not null) as volumes,
           (select count(*)::integer from sandbox_moves m
@@ -44,18 +54,18 @@ const COUNTS = statement<Counts>(
 
 /** All hosts by id, without forgotten ones. */
 export async function hostRecords(on: Queryable, overcommit: Overcommit): Promise<HostRecord[]> {
-  const counts = new Map((await queryAll(on, COUNTS, [null])).map((one) => [one.runner_id, one]));
-  return (await readAllHosts(on, overcommit)).map((found) => toRecord(found, counts.get(found.row.id)));
+  const details = new Map((await queryAll(on, DETAILS, [null])).map((one) => [one.runner_id, one]));
+  return (await readAllHosts(on, overcommit)).map((found) => toRecord(found, details.get(found.row.id)));
 }
 
 /** @throws 404 */
 export async function hostRecord(on: Queryable, overcommit: Overcommit, id: string): Promise<HostRecord> {
-  const [counts, found] = [await queryOne(on, COUNTS, [id]), await readHostRow(on, id, overcommit)];
+  const [details, found] = [await queryOne(on, DETAILS, [id]), await readHostRow(on, id, overcommit)];
   if (found === undefined) throw hostNotFound(id);
-  return toRecord(found, counts);
+  return toRecord(found, details);
 }
 
-function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | undefined): HostRecord {
+function toRecord({ row, host }: { row: HostRow; host: Host }, details: Details | undefined): HostRecord {
   return {
     id: host.id,
     region: host.region,
@@ -67,15 +77,18 @@ function toRecord({ row, host }: { row: HostRow; host: Host }, counts: Counts | 
     move: row.drain_move,
     last_seen_at: row.last_seen_at.toISOString(),
     facts: host.facts,
+    name: details?.name ?? host.facts.name ?? null,
+    renamed: typeof details?.name === 'string',
+    join_token: details?.join_token ?? null,
     classes: { cpu_type: null, network_class: null, disk_class: null, ...host.classes },
     used: host.used,
     allocatable: allocatable(host.facts),
     held_memory: { mem_mib: row.held_mem_mib, reclaimable_mib: row.reclaimable_mem_mib },
     free_disk_mib: row.free_disk_mib,
-    sandboxes: counts?.sandboxes ?? {},
-    snapshots: counts?.snapshots ?? 0,
-    moving: counts?.moving ?? 0,
-    uncommitted_volumes: counts?.volumes ?? 0,
+    sandboxes: details?.sandboxes ?? {},
+    snapshots: details?.snapshots ?? 0,
+    moving: details?.moving ?? 0,
+    uncommitted_volumes: details?.volumes ?? 0,
   };
 }
 

@@ -1,6 +1,8 @@
 /** Operator operations on hosts. */
 import {
   badRequest,
+  cleanName,
+  HOST_NAME_CHARS,
   isUuid,
   operatorOperations,
   clampLimit,
@@ -13,7 +15,7 @@ import type { Planes } from '../../platform/http/planes.ts';
 import type { Overcommit } from '../scheduler/overcommit.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import { unknownClasses } from '../../fleet/classes/host-classes.ts';
-import { setClasses } from '../../fleet/runners/operator-marks.ts';
+import { setClasses, setName } from '../../fleet/runners/operator-marks.ts';
 import { beginDrain, endDrain, remaining } from './drain.ts';
 import { evictAll, evictOne } from './evict.ts';
 import { forgetHost, type ForgetContext } from './forget.ts';
@@ -79,6 +81,13 @@ export function hostRoutes({ operator }: Planes, context: HostRoutes): void {
       );
     if (!(await setClasses(database.pool, id, body))) throw hostNotFound(id);
     scheduler.capacityReleased();
+    return { host: await hostRecord(database.pool, overcommit, id) };
+  });
+
+  operator.operation(operatorOperations.setHostName, async ({ params, body }) => {
+    const id = hostId(params.id);
+    const name = body.name === null ? null : cleanName(body.name, 'name', HOST_NAME_CHARS);
+    if (!(await setName(database.pool, id, name))) throw hostNotFound(id);
     return { host: await hostRecord(database.pool, overcommit, id) };
   });
 

@@ -39,6 +39,16 @@ const SET_CLASSES = statement<{ id: string }>(
   `update runners set classes = jsonb_strip_nulls(classes || $2::jsonb) where id = $1 and forgotten_at is null returning id`,
 );
 
+const SET_NAME = statement<{ id: string }>(
+  'host-set-name',
+  'update runners set name = $2 where id = $1 and forgotten_at is null returning id',
+);
+
+/** It wins over the one that the host declares; null: that one applies. @returns whether the host exists */
+export async function setName(on: Queryable, id: string, name: string | null): Promise<boolean> {
+  return (await queryOne(on, SET_NAME, [id, name])) !== undefined;
+}
+
 /** They win over those that the host declares. @returns whether the host exists */
 export async function setClasses(on: Queryable, id: string, slugs: HostClassesRequest): Promise<boolean> {
   return (await queryOne(on, SET_CLASSES, [id, JSON.stringify(slugs)])) !== undefined;

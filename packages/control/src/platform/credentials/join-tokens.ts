@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import {
   isUuid,
+  JOIN_TOKEN_HOSTS_SHOWN,
   JOIN_TOKEN_LIMITS,
   LIST_CURSORS,
   newUuid,
@@ -27,11 +28,19 @@ interface JoinTokenRow {
   created_at: Date;
   expires_at: Date;
   revoked_at: Date | null;
+  joined: Pick<JoinTokenRecord, 'hosts' | 'host_count'>;
 }
 
 const STATUS = `case when revoked_at is not null then 'revoked' when expires_at <= now() then 'expired'
                      when uses_left = 0 then 'used_up' else 'valid' end`;
-const COLUMNS = `id, name, ${STATUS} as status, uses, uses_left, created_at, expires_at, revoked_at`;
+/** A host has no row, and so no name, until it connects. */
+const JOINED = `(select json_build_object('host_count', coalesce(max(total), 0),
+                            'hosts', coalesce(json_agg(json_build_object('id', id, 'name', name) order by joined_at), '[]'))
+                   from (select c.runner_id as id, h.name, c.created_at as joined_at, count(*) over () as total
+                           from runner_credentials c left join host_states h on h.id = c.runner_id
+                          where c.join_token_id = join_tokens.id and h.forgotten_at is null
+                          order by c.created_at limit ${JOIN_TOKEN_HOSTS_SHOWN}) h)`;
+const COLUMNS = `id, name, ${STATUS} as status, uses, uses_left, created_at, expires_at, revoked_at, ${JOINED} as joined`;
 
 /** $1 id, $2 digest, $3 name, $4 uses, $5 seconds */
 const CREATE = statement<JoinTokenRow>(
@@ -72,8 +81,9 @@ export const JOIN_TOKEN_PURGE = purge(
      returning id`,
 );
 
-const record = ({ created_at, expires_at, revoked_at, ...row }: JoinTokenRow): JoinTokenRecord => ({
+const record = ({ created_at, expires_at, revoked_at, joined, ...row }: JoinTokenRow): JoinTokenRecord => ({
   ...row,
+  ...joined,
   created_at: created_at.toISOString(),
   expires_at: expires_at.toISOString(),
   revoked_at: revoked_at?.toISOString() ?? null,

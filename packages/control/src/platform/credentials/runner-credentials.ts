@@ -83,9 +83,11 @@ const LOCK = statement(
   'runner-join-lock',
   `select pg_advisory_xact_lock(hashtextextended('runner-join ' || $1, 0))`,
 );
+/** $4 the operator's token of a new host, or null */
 const INSERT = statement(
   'runner-credential-insert',
-  'insert into runner_credentials (id, runner_id, digest, created_at) values ($1, $2, $3, clock_timestamp())',
+  `insert into runner_credentials (id, runner_id, digest, join_token_id, created_at)
+   values ($1, $2, $3, $4, clock_timestamp())`,
 );
 const REVOKE = statement(
   'runner-credentials-revoke',
@@ -154,7 +156,7 @@ export function createRunnerCredentials(options: RunnerCredentialsOptions): Runn
           if (repeats) return created;
           throw conflict('this credential was registered before: generate another one', 'name_exists');
         }
-        await queryAll(client, INSERT, [newUuid(), runnerId, digest]);
+        await queryAll(client, INSERT, [newUuid(), runnerId, digest, created ?? null]);
         return created;
       });
       log.info(

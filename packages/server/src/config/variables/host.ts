@@ -38,7 +38,8 @@ export const THIS_MACHINE = {
       expected: 'at most 64 letters, digits and . _ -, beginning with a letter or digit',
     }),
     defaultText: 'the name of the machine',
-    description: 'What `rlp host ls` calls this machine. Its id stays when it changes.',
+    description:
+      'What `rlp host ls` calls this machine, unless the operator renames it (`rlp host rename`). Its id stays when it changes.',
     group: 'This machine',
   }),
   RELEAP_CORES: variable({
