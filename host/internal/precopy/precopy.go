@@ -112,7 +112,10 @@ func (c *preCopier) begin() (string, error) {
 }
 
 func (c *preCopier) follow(how, order string) (int64, error) {
-	c.isWhole = c.isWhole || order == "all"
+	if order == "all" {
+		c.isWhole = true
+		defer c.target.withSmallPages()()
+	}
 	switch how + " " + order {
 	case "tracked all":
 		return c.copyAll()
@@ -168,7 +171,7 @@ func newPreCopier(pid int, start, size uintptr, target string) (*preCopier, erro
 	if c.pagemap, err = os.Open(fmt.Sprintf("/proc/%d/pagemap", pid)); err != nil {
 		return nil, err
 	}
-	if c.target, err = openTarget(target); err != nil {
+	if c.target, err = openTarget(target, size); err != nil {
 		return c, err
 	}
 	c.anonymous, err = anonymousRegions(pid)

@@ -14,11 +14,13 @@ type copyTarget interface {
 	WriteAt(content []byte, at int64) (int, error)
 	// isHole tells whether a page reads as zeros because nothing was written to it.
 	isHole(at uintptr) bool
+	// withSmallPages has the kernel back what is written with small pages until the returned function is called.
+	withSmallPages() (end func())
 	Close() error
 }
 
 // openTarget opens a file, or for "PID:ADDRESS" the memory of a process.
-func openTarget(name string) (copyTarget, error) {
+func openTarget(name string, size uintptr) (copyTarget, error) {
 	if strings.HasPrefix(name, "/") {
 		file, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err != nil {
@@ -34,7 +36,7 @@ func openTarget(name string) (copyTarget, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openMemory(int(numbers[0]), uintptr(numbers[1]))
+	return openMemory(int(numbers[0]), uintptr(numbers[1]), size)
 }
 
 type fileTarget struct{ *os.File }
@@ -44,15 +46,19 @@ func (f fileTarget) isHole(at uintptr) bool {
 	return errors.Is(err, unix.ENXIO) || err == nil && data >= int64(at+pageBytes)
 }
 
-// memoryTarget is the memory of a VMM whose guest has not run: what it maps there privately does not change.
-type memoryTarget struct {
-	pid       int
-	address   uintptr
-	anonymous []region
-	pagemap   *os.File
+func (f fileTarget) withSmallPages() func() {
+	return func() {}
 }
 
-func openMemory(pid int, address uintptr) (copyTarget, error) {
+// memoryTarget is the memory of a VMM whose guest has not run: what it maps there privately does not change.
+type memoryTarget struct {
+	pid           int
+	address, size uintptr
+	anonymous     []region
+	pagemap       *os.File
+}
+
+func openMemory(pid int, address, size uintptr) (copyTarget, error) {
 	anonymous, err := anonymousRegions(pid)
 	if err != nil {
 		return nil, err
@@ -61,7 +67,7 @@ func openMemory(pid int, address uintptr) (copyTarget, error) {
 	if err != nil {
 		return nil, err
 	}
-	return memoryTarget{pid: pid, address: address, anonymous: anonymous, pagemap: pagemap}, nil
+	return memoryTarget{pid: pid, address: address, size: size, anonymous: anonymous, pagemap: pagemap}, nil
 }
 
 func (m memoryTarget) WriteAt(content []byte, at int64) (int, error) {
@@ -85,6 +91,25 @@ func (m memoryTarget) isHole(at uintptr) bool {
 	}
 	entries, err := readEntries(m.pagemap, page, page+pageBytes)
 	return err == nil && entries[0]&(entryPresent|entrySwapped) == 0
+}
+
+// Where free huge pages have been given back to the host of this machine (free page reporting), it takes two to three times as long to
+// copy to new ones. What the guest writes to afterwards gets them, as Holes has it.
+func (m memoryTarget) withSmallPages() func() {
+	m.advise(unix.MADV_NOHUGEPAGE)
+	return func() { m.advise(unix.MADV_HUGEPAGE) }
+}
+
+// advise does nothing where the process cannot be traced, or the kernel has no huge pages: the content does not depend on it.
+func (m memoryTarget) advise(advice uintptr) {
+	process, err := newProcess(m.pid)
+	if err != nil {
+		return
+	}
+	_ = process.whileStopped(func(thread *stoppedThread) error {
+		_, err := thread.syscall(unix.SYS_MADVISE, m.address, m.size, advice)
+		return err
+	})
 }
 
 func (m memoryTarget) Close() error {
