@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import http, { type IncomingMessage } from 'node:http';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { buffer } from 'node:stream/consumers';
+import { buffer, text } from 'node:stream/consumers';
 import { test } from 'node:test';
 import pino from 'pino';
 import { Registry } from 'prom-client';
@@ -59,6 +61,41 @@ test('the data server asks for a token for the sandbox in the path, and echoes a
     await server.close();
     await rm(folder, { recursive: true, force: true });
   }
+});
+
+test('a runner that stops ends what it has begun, and says of what is just arriving when to repeat it', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'releap-data-'));
+  const socketPath = join(folder, 'data.sock');
+  const [begun, held] = [Promise.withResolvers<void>(), Promise.withResolvers<string>()];
+  let served = 0;
+  const server = await startDataServer({
+    socketPath,
+    verify: async () => true,
+    register(app) {
+      app.get('/vms/:id/thing', () => {
+        served += 1;
+        begun.resolve();
+        return held.promise;
+      });
+    },
+    log: pino({ level: 'silent' }),
+  });
+  const [start, rest] = ['GET /vms/1/thing HTTP/1.1\r\nhost: runner\r\n', 'authorization: Bearer x\r\n\r\n'];
+  const [early, late] = [connect(socketPath), connect(socketPath)];
+  const answers = Promise.all([text(early), text(late)]);
+  await new Promise((resolve) => late.write(start, resolve));
+  early.write(start + rest);
+  await begun.promise;
+  const closed = server.close();
+  late.write(rest);
+  await once(late, 'end');
+  held.resolve('first');
+  await closed;
+  const [first, second] = await answers;
+  assert.match(first, /^HTTP\/1.1 200 .*connection: close\r\n.*first$/is);
+  assert.match(second, /^HTTP\/1.1 503 .*retry-after: 1\r\n/is);
+  assert.equal(served, 1);
+  await rm(folder, { recursive: true, force: true });
 });
 
 test('of what a runner that starts has not found again it says that it is not known yet, and when to ask again', async () => {

@@ -22,6 +22,9 @@ import { acceptUpgrade, routeUpgrades, upgradeOf } from '../src/data/upgrades.ts
 const RUNNER = randomUUID();
 const TOKEN = 'data-token';
 
+/** Of the route that answers when a test says so. */
+const held = { begun: Promise.withResolvers<void>(), answer: Promise.withResolvers<string>() };
+
 let folder: string;
 let authority: TestAuthority;
 let certificate: HostCertificate;
@@ -50,6 +53,10 @@ async function start(
     register(app) {
       routeUpgrades(app);
       app.get('/vms/:id/hello', () => 'hello');
+      app.get('/vms/:id/held', () => {
+        held.begun.resolve();
+        return held.answer.promise;
+      });
       // Answers when it has read everything.
       app.get('/vms/:id/echo', async (request, reply) => {
         const upgrade = upgradeOf(request, PORT_STREAM_PROTOCOL);
@@ -237,6 +244,20 @@ test('a certificate is renewed on both sides while a connection is open', async 
   assert.equal((await ask(fresh)).status, 200);
   socket.end('after');
   assert.equal(await text(socket), 'before, after');
+  own.close();
+});
+
+test('a request that has begun ends before its connection does, when the runner stops', async () => {
+  const own = await authority.certificate({ role: 'gateway', id: randomUUID() });
+  const stopping = await start(certificate);
+  const host = hostOf(own, RUNNER, stopping.url);
+  const asked = ask(await host.dial(), '/vms/box/held');
+  await held.begun.promise;
+  const closed = stopping.close();
+  await assert.rejects(host.dial(), { code: 'ECONNREFUSED' });
+  held.answer.resolve('to the end');
+  assert.deepEqual(await asked, { status: 200, body: 'to the end' });
+  await closed;
   own.close();
 });
 

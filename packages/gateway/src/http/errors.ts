@@ -6,8 +6,12 @@ import {
   gatewayTimeout,
   internalError,
   REQUEST_ID_HEADER,
+  unavailable,
 } from '@releap/contract';
 import { errors } from 'undici';
+
+/** Nothing listens at the address, so nothing was sent. A runner that is restarted, as for an upgrade, listens again within seconds. */
+const NOT_LISTENING: ReadonlySet<string | undefined> = new Set(['ECONNREFUSED', 'ENOENT']);
 
 export { ClientDisconnected } from '@releap/contract/response-pump';
 
@@ -21,6 +25,11 @@ export function upstreamError(error: unknown, who: string): ApiError {
     (error instanceof Error && error.name === 'TimeoutError')
   ) {
     return gatewayTimeout(`${who} did not answer in time`);
+  }
+  if (isSystemError(error) && NOT_LISTENING.has(error.code)) {
+    const wrapped = unavailable(`${who} is not running at the moment`);
+    wrapped.cause = error;
+    return wrapped;
   }
   if (
     error instanceof errors.UndiciError ||

@@ -197,7 +197,7 @@ test('requests that two servers could read differently are refused', async () =>
   assert.equal(seen.length, 0);
 });
 
-test('a runner that is not there, dies or refuses us is a 502', async () => {
+test('a runner that dies or refuses us is a 502, and one that does not run a 503', async () => {
   runnerEnd.onRequest = (request) => void request.socket.destroy();
   const died = await call(`/toolbox/${running}/x`);
   assert.equal(died.status, 502);
@@ -207,7 +207,10 @@ test('a runner that is not there, dies or refuses us is a 502', async () => {
   assert.equal((await call(`/toolbox/${running}/x`)).status, 502);
   const other = newToken('sandbox');
   control.decide = () => ({ vm_id: running, data_url: `${dataUrl}.gone` });
-  assert.equal((await call(`/toolbox/${running}/x`, {}, other)).status, 502);
+  const absent = await call(`/toolbox/${running}/x`, {}, other);
+  assert.equal(absent.status, 503);
+  assert.match(absent.headers.get('retry-after') ?? '', /^[1-9]/);
+  assert.match(errorOf(absent.text), /is not running at the moment/);
 });
 
 test('a response that ends in the middle ends for the client too', async () => {

@@ -1,4 +1,5 @@
 import { chmod, mkdir, unlink } from 'node:fs/promises';
+import type { ServerResponse } from 'node:http';
 import { dirname } from 'node:path';
 import {
   ApiError,
@@ -20,6 +21,8 @@ import { startTlsListener, type TlsListenerOptions } from './tls-listener.ts';
 const METRICS_PATH = '/metrics';
 /** A runner that starts finds its sandboxes again in less. */
 const RETRY_AFTER_SECS = 1;
+/** How long requests that have begun may take when it closes: others are refused meanwhile, and the next runner cannot start. */
+const DRAIN_MS = 5_000;
 
 export interface DataServerOptions {
   /** Absolute path of the Unix socket to listen on. */
@@ -56,17 +59,25 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
     loggerInstance: log.child({ part: 'data' }, { level: 'warn' }),
     // Of the gateway or the control plane; each line about the request has it as `reqId`.
     genReqId: (request) => requestId(request.headers[REQUEST_ID_HEADER]),
+    // Its own refusal while it closes does not say when to repeat the request.
+    return503OnClosing: false,
   });
+  let isClosing = false;
+  const openRequests = new OpenRequests();
   traceRequests(app as unknown as FastifyInstance);
   app.addHook('onSend', async (request, reply) => {
     reply.header(REQUEST_ID_HEADER, request.id);
+    if (isClosing) reply.header('connection', 'close');
   });
   app.addHook('onRequest', async (request, reply) => {
+    // Streams in both directions last for as long as their client wants.
+    if (request.headers.upgrade === undefined) openRequests.add(reply.raw);
     if (metrics !== undefined && request.url === METRICS_PATH && !isRemote(request)) return;
     const token = bearerToken(request.headers.authorization);
     // From the path and not from the route: an unknown operation of a sandbox or build is a 404 for who may open it.
     const id = /^\/(?:vms|builds)\/([^/?#%]+)\//.exec(request.url)?.[1];
     if (token !== null && id !== undefined && (await verify(token, id))) {
+      if (isClosing) throw unavailable('the machine that has it is stopping', RETRY_AFTER_SECS);
       if (isKnown(id)) return;
       throw unavailable('the machine that has it is starting', RETRY_AFTER_SECS);
     }
@@ -97,6 +108,8 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
   await chmod(socketPath, 0o600);
   reverse?.serve(app.server);
   const close = async (): Promise<void> => {
+    isClosing = true;
+    await openRequests.ended(AbortSignal.timeout(DRAIN_MS));
     reverse?.close();
     await app.close();
   };
@@ -110,10 +123,34 @@ export async function startDataServer(options: DataServerOptions): Promise<DataS
   return {
     url: listener.url,
     async close() {
-      listener.close();
+      listener.stop();
       await close();
+      listener.close();
     },
   };
 }
 
 const isRemote = ({ raw }: FastifyRequest): boolean => 'encrypted' in raw.socket;
+
+/** Requests that have not been answered to their end. */
+class OpenRequests {
+  readonly #open = new Set<ServerResponse>();
+  #onEmpty: (() => void) | undefined;
+
+  add(response: ServerResponse): void {
+    this.#open.add(response);
+    response.once('close', () => {
+      this.#open.delete(response);
+      if (this.#open.size === 0) this.#onEmpty?.();
+    });
+  }
+
+  /** Resolves when there are none, or the signal is aborted. */
+  async ended(signal: AbortSignal): Promise<void> {
+    if (this.#open.size === 0) return;
+    await new Promise<void>((resolve) => {
+      this.#onEmpty = resolve;
+      signal.addEventListener('abort', () => resolve(), { once: true });
+    });
+  }
+}

@@ -30,6 +30,9 @@ export interface TlsListenerOptions extends DataListen {
 export interface TlsListener {
   /** `https://host:port` */
   url: string;
+  /** Accepts no connections any more. Those that are open stay. */
+  stop(): void;
+  /** Also ends those that are open. */
   close(): void;
 }
 
@@ -120,6 +123,7 @@ export async function startTlsListener(
   const { port: bound } = listener.address() as AddressInfo;
   return {
     url: url ?? `https://${host.includes(':') ? `[${host}]` : host}:${bound}`,
+    stop: () => void listener.close(),
     close() {
       listener.close();
       for (const socket of open) socket.destroy();

@@ -17,7 +17,7 @@ export const errors = {
   404: 'The sandbox, the file or the working directory does not exist.',
   409: 'The sandbox is not running, or is frozen for a snapshot; or a folder is not empty.',
   502: 'The sandbox did not respond, or closed the connection.',
-  503: 'The credential cannot be checked now.',
+  503: 'The credential cannot be checked now, or the host of the sandbox is being started again: nothing was done.',
   504: 'The sandbox did not respond in time.',
 } as const;
 export const invalid = { 400: 'The request is malformed, or the path names another type of file.' } as const;
