@@ -197,7 +197,7 @@ describe('strangers', () => {
       onChange: (listener) => void listeners.push(listener),
     };
     const server = await start(later);
-    await assert.rejects(hostOf(own, RUNNER, server.url).dial());
+    await assert.rejects(hostOf(own, RUNNER, server.url).dial(), { code: 'ECONNREFUSED' });
     later.current = certificate.current;
     for (const listener of listeners) listener(await certificate.get());
     assert.equal((await ask(await hostOf(own, RUNNER, server.url).dial())).status, 200);
