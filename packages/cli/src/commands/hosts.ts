@@ -1,5 +1,5 @@
 /** `rlp host ls|drain|undrain|evict|permit-join|forget`: what the operator does with the machines that hold sandboxes. */
-import type { HostEvictResponse, HostRecord } from '@releap/contract';
+import type { HostEvictResponse, HostMove, HostRecord } from '@releap/contract';
 import { isUuid, parseSandboxId } from '@releap/contract/ids';
 import { SANDBOX_STATUS_GROUPS } from '@releap/contract/wire';
 import { findHost, findSandbox, hasStatus, listHosts as readHosts, poll } from '@releap/sdk';
@@ -72,7 +72,7 @@ export function busy({ sandboxes, uncommitted_volumes: volumes }: HostRecord): n
   return SANDBOX_STATUS_GROUPS.busy.reduce((sum, status) => sum + (sandboxes[status] ?? 0), volumes);
 }
 
-/** Prints what becomes of each sandbox; with `wait` returns when the host may be switched off. */
+/** Prints what becomes of each sandbox; with `wait` returns when the host may be switched off, and what was moved for that runs again. */
 export async function drain(context: Context, text: string, options: DrainOptions): Promise<number> {
   const deadlineMs = waitMs(options, WAIT_MS);
   const operator = openOperator(context);
@@ -99,8 +99,9 @@ export async function drain(context: Context, text: string, options: DrainOption
     if (remaining.some(({ persistent }) => !persistent) && !options.force)
       remark(context, 'ephemeral sandboxes run until they end; --force deletes them');
   }
-  const host = options.wait ? await waitUntilDrained(context, operator, id, deadlineMs) : answer.host;
-  const moves = host.move && options.wait ? await readMoves(operator, id) : [];
+  const { host, moves } = options.wait
+    ? await waitUntilDrained(context, operator, id, deadlineMs)
+    : { host: answer.host, moves: [] };
   if (context.options.json) {
     printJson(context, { ...answer, host, ...(host.move && { moves }) });
     return EXIT.ok;
@@ -116,7 +117,7 @@ async function waitUntilDrained(
   operator: Operator,
   id: string,
   deadlineMs: number,
-): Promise<HostRecord> {
+): Promise<{ host: HostRecord; moves: HostMove[] }> {
   using spinner = new Spinner(context, `draining ${id}`);
   return await poll(context.signal, deadlineMs, {
     async read() {
@@ -125,15 +126,21 @@ async function waitUntilDrained(
       // Another operator may have ended the drain, and then this would never end.
       if (!host.draining) throw new CliError(`host ${id} is not draining any more`);
       spinner.text = `draining ${id}: ${counts(host)}`;
-      return host;
+      return { host, moves: host.move ? await readMoves(operator, id) : [] };
     },
-    result: (host) => (isEmpty(host) ? host : undefined),
-    describe: (host) =>
-      `host ${id} is still in use (${counts(host)}${host.move ? '; rlp host show says what moves wait for' : ''})`,
+    result: (found) => (isEmpty(found.host) && found.moves.every(isOver) ? found : undefined),
+    describe({ host, moves }) {
+      const later = host.move ? '; rlp host show says what moves wait for' : '';
+      if (!isEmpty(host)) return `host ${id} is still in use (${counts(host)}${later})`;
+      return `nothing is on host ${id} any more, but ${moves.filter((move) => !isOver(move)).length} of its sandboxes do not run again yet${later}`;
+    },
     work: 'the drain',
     intervalMs: 1_000,
   });
 }
+
+/** Those that have not left the host are counted there. */
+const isOver = ({ status }: HostMove): boolean => status !== 'resuming';
 
 /** Nothing runs there, and after a drain with moves no sandbox is left that could run again. */
 function isEmpty(host: HostRecord): boolean {

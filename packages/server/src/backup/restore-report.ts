@@ -49,7 +49,11 @@ export async function restoreReport(options: {
 }
 
 function lostLine({ kind, name, project, hosts, detail }: LostContent): string {
-  const rescue = hosts.length === 0 ? '' : `; host ${hosts.join(' and ')} has it, if it connects again`;
+  const one = hosts.length === 1;
+  const rescue =
+    hosts.length === 0
+      ? ''
+      : `; ${one ? 'host' : 'hosts'} ${hosts.join(' and ')} ${one ? 'has it, if it connects' : 'have it, if they connect'} again`;
   return `  lost: ${kind} ${name} of project ${project}${detail === '' ? '' : `: ${detail}`}${rescue}`;
 }
 

@@ -41,7 +41,7 @@ export interface LostContent {
   detail: string;
 }
 
-/** $1 digests */
+/** Without those that are about to be removed, as of a move that has ended. $1 digests */
 const LOST_ARTIFACTS = statement<LostContent>(
   'backup-lost-artifacts',
   `select a.kind, p.name as project, '' as detail,
@@ -50,7 +50,8 @@ const LOST_ARTIFACTS = statement<LostContent>(
                      where i.project_id = a.project_id and i.manifest_name = a.digest), a.digest, a.id::text) as name,
           array(select l.runner_id::text from artifact_locations l where l.artifact_id = a.id and l.status = 'present' and l.runner_id is not null) as hosts
      from artifacts a join projects p on p.id = a.project_id
-    where exists (select 1 from artifact_parts ap where ap.artifact_id = a.id and ap.digest = any($1::text[]))
+    where a.unneeded_since is null
+      and exists (select 1 from artifact_parts ap where ap.artifact_id = a.id and ap.digest = any($1::text[]))
     order by 1, 2, 4`,
 );
 /** $1 digests */
