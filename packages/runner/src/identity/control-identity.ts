@@ -4,6 +4,7 @@
  */
 import { readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
+import { writePrivateFile } from '@releap/certificates/private-file';
 import {
   HostCertificateResponse,
   RUNNER_HOST_CERTIFICATE_PATH,
@@ -22,7 +23,6 @@ import {
   requestDataKey,
   requestJoin,
 } from './control-requests.ts';
-import { writePrivateFile } from './private-file.ts';
 
 export interface ControlIdentityOptions extends ControlPlace {
   /** Holds `credential`, mode 0600. */

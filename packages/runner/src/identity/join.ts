@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs';
 import { mkdir, readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { writePrivateFile } from '@releap/certificates/private-file';
 import { ControlAccess, OTHER_AUTHORITY } from '@releap/certificates/hosts';
 import type { DataListen } from '../data/tls-listener.ts';
 import { Deployment } from '../link/deployment.ts';
@@ -14,7 +15,6 @@ import {
   requestDataKey,
   requestJoin,
 } from './control-requests.ts';
-import { writePrivateFile } from './private-file.ts';
 import { whyUnreached } from './reach.ts';
 
 export interface JoinOptions {

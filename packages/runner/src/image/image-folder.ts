@@ -20,6 +20,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { mkdir, open, readFile, readdir, rename, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import path from 'node:path';
+import { makePrivateFile } from '@releap/certificates/private-file';
 import { isImageDigest } from '@releap/contract';
 import { syncLarge } from '../disk/sync-path.ts';
 import { lockFile } from '../lock/file-lock.ts';
@@ -320,11 +321,8 @@ export class ImageFolder {
 
   async #readSalt(): Promise<void> {
     const file = path.join(this.#locks, 'salt');
-    try {
-      await writeFile(file, randomUUID(), { mode: 0o600, flag: 'wx', flush: true });
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
-    }
+    // In one step: another process that starts at the same time must not read an empty one, and have other locks.
+    await makePrivateFile(file, randomUUID());
     this.#salt = await readFile(file, 'utf8');
   }
 

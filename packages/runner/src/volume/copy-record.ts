@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises';
+import { writePrivateFile } from '@releap/certificates/private-file';
 import { BlobDigest, MergeConflict, VolumeCommitRequest } from '@releap/contract';
 import { Type, type Static, type TSchema } from 'typebox';
 import { Compile } from 'typebox/compile';
-import { writePrivateFile } from '../identity/private-file.ts';
 
 const orNull = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()]);
 
