@@ -146,7 +146,7 @@ test('secrets and registry credentials are set, listed without their values and 
 test('the operator lists, drains and undrains hosts, evicts spot sandboxes and grants credits', async () => {
   const cheap = await succeed(['run', 'busybox', '--spot', '--name', 'cheap']);
   const dear = await succeed(['run', 'busybox', '--name', 'dear']);
-  assert.match(await succeed(['host', 'ls']), new RegExp(`\\n${runner.id} +here +online .*2 running`));
+  assert.match(await succeed(['host', 'ls']), new RegExp(`\\n${runner.id} +- +here +online .*2 running`));
   const kept = await rlp(['host', 'evict', 'dear']);
   assert.deepEqual([kept.code, kept.stdout], [1, '']);
   assert.match(kept.stderr, /spot/);
