@@ -339,9 +339,12 @@ describe('backup and restore', () => {
         await truncate(damaged, Math.floor(whole.length * share));
         await unchanged(['restore', damaged], /damaged|incomplete|not a backup/, passphrase);
       }
-      const flipped = Buffer.from(whole);
-      flipped[Math.floor(whole.length / 2)]! ^= 1;
-      await writeFile(damaged, flipped);
+      // In the content of a part: what fills up the blocks of a tar archive has no meaning.
+      await rewrite(original, damaged, (name, content) => {
+        const flipped = Buffer.from(content);
+        if (name.startsWith('database/organizations/')) flipped[Math.floor(content.length / 2)]! ^= 1;
+        return flipped;
+      });
       await unchanged(['restore', damaged], /damaged/, passphrase);
     }
     await rewrite(plain, damaged, (name, content) =>
