@@ -68,7 +68,7 @@ describe('an upgrade under load', { skip: skip ?? false }, () => {
       { kind, port, method, path, headers: authorized(), body },
       ({ status }) => status === 200 || status === 204,
     );
-  /** As `call`, for what must succeed so that the test goes on. */
+  /** As `call`, for what must succeed before the test can continue. */
   const must = async <T = Record<string, unknown>>(
     method: string,
     path: string,
@@ -263,7 +263,7 @@ describe('an upgrade under load', { skip: skip ?? false }, () => {
     const before = new Map([...load.counts].map(([kind, { sent }]) => [kind, sent]));
     const kinds = ['exec', 'preview', 'read of the API', 'call of a function', 'volume', 'delete'];
     await eventually(
-      'all clients go on',
+      'all clients continue',
       () => kinds.every((kind) => (load.counts.get(kind)?.sent ?? 0) >= (before.get(kind) ?? 0) + 2),
       PATIENCE_MS,
     );

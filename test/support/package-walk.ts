@@ -83,7 +83,7 @@ ready
 rlp exec kept -- cat /kept
 systemctl stop releap
 cat >>/etc/releap/releap.env <<'END'
-DATABASE_URL=postgresql://nobody@127.0.0.1:1/none
+DATABASE_URL=postgresql://releap@127.0.0.1:1/none
 RELEAP_CONTROL_URL=http://127.0.0.1:1
 RELEAP_GATEWAY_TOKEN=0123456789012345678901234567890123456789012
 RELEAP_GATEWAY_PORT=17071

@@ -21,6 +21,24 @@ const {
   metrics,
 } = t;
 
+/** A snapshot that the store of its region has, with a host here and one in the region with a store of its own. */
+async function storedSnapshot(): Promise<string> {
+  await giveStore();
+  await uploader();
+  await uploader('there');
+  const id = await snapshotIn();
+  await until(() => isStored(id));
+  return id;
+}
+
+/** Begins a copy whose requests the relay holds. */
+async function heldCopy(): Promise<void> {
+  const before = t.relay.held;
+  t.relay.mode = 'hold';
+  await restore('there');
+  await until(() => t.relay.held > before);
+}
+
 describe('replication', () => {
   it('answers 409 for a disk snapshot until the store of the region has it, and later creates at once', async () => {
     const bucket = await giveStore();
@@ -155,11 +173,7 @@ describe('replication', () => {
   });
 
   it('says what has failed, tries again, and continues after the parts that are there', async () => {
-    await giveStore();
-    await uploader();
-    await uploader('there');
-    const id = await snapshotIn();
-    await until(() => isStored(id));
+    await storedSnapshot();
     const digest = digestOf('a layer');
     await writeFile(await fileOf(digest), 'damaged');
     await restore('there');
@@ -192,15 +206,8 @@ describe('replication', () => {
   });
 
   it('ends when the snapshot is deleted', async () => {
-    await giveStore();
-    await uploader();
-    await uploader('there');
-    const id = await snapshotIn();
-    await until(() => isStored(id));
-    const heldBefore = t.relay.held;
-    t.relay.mode = 'hold';
-    await restore('there');
-    await until(() => t.relay.held > heldBefore);
+    const id = await storedSnapshot();
+    await heldCopy();
     assert.equal((await t.world.call('DELETE', `/snapshots/${id}`)).status, 200);
     await until(async () => {
       await t.world.control.runTask('artifact-garbage');
@@ -217,11 +224,7 @@ describe('replication', () => {
   });
 
   it('waits while the region is disabled, and continues when it is enabled', async () => {
-    await giveStore();
-    await uploader();
-    await uploader('there');
-    const id = await snapshotIn();
-    await until(() => isStored(id));
+    await storedSnapshot();
     t.relay.mode = 'refuse';
     await restore('there');
     await until(async () => (await replicas())[0]?.error !== null && (await replicas()).length === 1);
@@ -241,15 +244,8 @@ describe('replication', () => {
   });
 
   it('is continued after the stop or the death of the server that copies', async () => {
-    await giveStore();
-    await uploader();
-    await uploader('there');
-    const id = await snapshotIn();
-    await until(() => isStored(id));
-    const heldBefore = t.relay.held;
-    t.relay.mode = 'hold';
-    await restore('there');
-    await until(() => t.relay.held > heldBefore);
+    await storedSnapshot();
+    await heldCopy();
     const [first] = await replicas();
     assert.deepEqual([first?.status, first?.attempts], ['pending', 1]);
     // A stop gives the claim back.
@@ -302,15 +298,8 @@ describe('replication', () => {
   });
 
   it('is done by one of two servers, of which the first has stalled', async () => {
-    await giveStore();
-    await uploader();
-    await uploader('there');
-    const id = await snapshotIn();
-    await until(() => isStored(id));
-    const heldBefore = t.relay.held;
-    t.relay.mode = 'hold';
-    await restore('there');
-    await until(() => t.relay.held > heldBefore);
+    await storedSnapshot();
+    await heldCopy();
     await using second = await t.world.another();
     const heldByFirst = t.relay.held;
     await t.world.database.pool.query(

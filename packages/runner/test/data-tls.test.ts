@@ -17,7 +17,8 @@ import { quiet as log } from '@releap/testing/logging';
 import { temporaryFolder } from '@releap/testing/temporary-folder';
 import { Registry } from 'prom-client';
 import { type DataServer, startDataServer } from '../src/data/data-server.ts';
-import { acceptUpgrade, routeUpgrades, upgradeOf } from '../src/data/upgrades.ts';
+import { routeUpgrades } from '../src/data/upgrades.ts';
+import { echoRoute } from './support/echo-route.ts';
 
 const RUNNER = randomUUID();
 const TOKEN = 'data-token';
@@ -57,17 +58,7 @@ async function start(
         held.begun.resolve();
         return held.answer.promise;
       });
-      // Answers when it has read everything.
-      app.get('/vms/:id/echo', async (request, reply) => {
-        const upgrade = upgradeOf(request, PORT_STREAM_PROTOCOL);
-        if (upgrade === undefined) return reply.code(400).send();
-        acceptUpgrade(reply, upgrade);
-        upgrade.socket.write(
-          `HTTP/1.1 101 Switching Protocols\r\nupgrade: ${PORT_STREAM_PROTOCOL}\r\nconnection: Upgrade\r\n\r\n`,
-        );
-        upgrade.socket.end(await text(upgrade.socket.iterator({ destroyOnReturn: false })));
-        return reply;
-      });
+      echoRoute(app);
     },
     log,
   });

@@ -25,7 +25,8 @@ import { Agent, request } from 'undici';
 import { connectorOf } from '@releap/certificates/hosts';
 import { type DataServer, startDataServer } from '../src/data/data-server.ts';
 import { ReverseDialer } from '../src/data/reverse-dialer.ts';
-import { acceptUpgrade, routeUpgrades, upgradeOf } from '../src/data/upgrades.ts';
+import { routeUpgrades } from '../src/data/upgrades.ts';
+import { echoRoute } from './support/echo-route.ts';
 
 const RUNNER = randomUUID();
 
@@ -104,16 +105,7 @@ async function runner(certificate?: HostCertificate, runnerId = RUNNER): Promise
     register(app) {
       routeUpgrades(app);
       app.get('/vms/:id/hello', () => 'hello');
-      app.get('/vms/:id/echo', async (incoming, reply) => {
-        const upgrade = upgradeOf(incoming, PORT_STREAM_PROTOCOL);
-        if (upgrade === undefined) return reply.code(400).send();
-        acceptUpgrade(reply, upgrade);
-        upgrade.socket.write(
-          `HTTP/1.1 101 Switching Protocols\r\nupgrade: ${PORT_STREAM_PROTOCOL}\r\nconnection: Upgrade\r\n\r\n`,
-        );
-        upgrade.socket.end(await text(upgrade.socket.iterator({ destroyOnReturn: false })));
-        return reply;
-      });
+      echoRoute(app);
     },
     log,
   });
