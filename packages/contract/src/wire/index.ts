@@ -21,6 +21,7 @@ export * from './compute/hardware-class.ts';
 export * from './compute/job.ts';
 export * from './compute/object-store-mount.ts';
 export * from './compute/join-token.ts';
+export * from './compute/operator-host.ts';
 export * from './compute/operator-region.ts';
 export * from './compute/region.ts';
 export * from './compute/sandbox-create.ts';
